@@ -1,0 +1,52 @@
+# Each target installs what it needs into .venv by itself. `make help` lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints-dev.txt
+
+.DEFAULT_GOAL := help
+.PHONY: demo test lint type format bench docs clean help
+
+demo: .venv/.installed ## Train DQN on Pong with a compressed replay buffer (two minutes; ARGS="--help")
+	$(BIN)/python examples/demo.py $(ARGS)
+
+# pytest already keeps every core busy: torch should not start threads on top of that.
+test: export OMP_NUM_THREADS = 1
+test: .venv/.installed ## Run the tests (ARGS="-k replay")
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: .venv/.installed ## Check code and formatting with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: .venv/.installed ## Check types with mypy
+	$(BIN)/python -m mypy
+
+format: .venv/.installed ## Sort imports, fix what ruff can fix, format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.installed ## Measure memory and speed against SB3 (ARGS="--help")
+	$(BIN)/python benchmarks/memory.py $(ARGS)
+
+docs: .venv/.installed-docs ## Build the documentation into docs/_build
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+clean: ## Remove what was built or cached; .venv stays
+	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+# torch comes first, alone: the constraint then decides its build before anything else asks for it.
+.venv/.installed: pyproject.toml constraints-dev.txt
+	@echo "Installing torch and the development dependencies into .venv (a few minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) torch
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+.venv/.installed-docs: .venv/.installed
+	@echo "Installing the documentation tools into .venv"
+	@$(PIP) -e ".[docs]"
+	@touch $@
