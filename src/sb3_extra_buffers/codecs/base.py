@@ -1,0 +1,129 @@
+"""What a codec is, and what a store keeps while it uses one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+
+class CodecError(ValueError):
+    """A payload that its codec did not write, or that was damaged since."""
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """One way to turn the bytes of a frame into fewer bytes and back.
+
+    A codec is a value: it holds its settings and nothing else. What it learns from frames (a dictionary, key frames)
+    lives in the `Coder` that each store opens for itself.
+    """
+
+    name: ClassVar[str]
+    levels: ClassVar[tuple[range, ...]] = ()
+
+    @classmethod
+    def from_level(cls, level: int | None, **settings: Any) -> Codec:
+        """Return the codec for a level of the method string (None: the method's default).
+
+        Raises:
+            ImportError: a library it needs is missing; the message holds the pip command.
+        """
+        return cls(**settings) if level is None else cls(**{"level": level, **settings})
+
+    @abstractmethod
+    def encode(self, frame: Bytes) -> bytes:
+        """Return the payload of one frame. It may be longer than the frame: the coder then keeps the frame itself."""
+
+    @abstractmethod
+    def decode(self, payload: Bytes, out: Bytes) -> None:
+        """Write the frame of `payload` into `out`.
+
+        Raises:
+            CodecError: the payload does not decode to exactly `out.size` bytes.
+        """
+
+    def coder(self, frame_bytes: int) -> Coder:
+        """Open the codec for frames of one size."""
+        return Coder(self, frame_bytes)
+
+
+class Encoded(NamedTuple):
+    """Payloads of a batch of frames: one after another in `data`, frame i in `lengths[i]` bytes."""
+
+    data: Bytes
+    lengths: Ints  # [n], frame_bytes where the frame is stored as it is
+    references: Ints  # [n], what the payload was encoded against; 0 is nothing
+
+
+class Coder:
+    """Encodes and decodes batches of equally large frames for one store.
+
+    A payload as long as the frame *is* the frame: codecs never make it larger. An empty payload against reference 0 is
+    the frame of zeros, which every store has before anything is put into it.
+    """
+
+    def __init__(self, codec: Codec, frame_bytes: int) -> None:
+        self.codec = codec
+        self.frame_bytes = frame_bytes
+
+    def encode(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return the payloads of `frames` [n, frame_bytes]; `streams` [n] says which env each one comes from."""
+        payloads: list[bytes] = []
+        for frame in frames:  # one library call per frame: these codecs have no batch interface
+            payload = self.codec.encode(frame)
+            payloads.append(payload if len(payload) < self.frame_bytes else frame.tobytes())
+        return self._joined(payloads, np.zeros(len(frames), np.int64))
+
+    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
+        """Write the frames whose payloads lie at `offsets` of `heap` into `out` [n, frame_bytes].
+
+        Raises:
+            CodecError: a payload is damaged.
+        """
+        check_bounds(heap, offsets, lengths)
+        where = zip(offsets.tolist(), lengths.tolist(), references.tolist(), strict=True)
+        for i, (start, length, reference) in enumerate(where):
+            if length == 0:
+                out[i] = 0
+            elif length == self.frame_bytes:
+                out[i] = heap[start : start + length]
+            else:
+                self._decode_one(heap[start : start + length], reference, out[i])
+
+    def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
+        self.codec.decode(payload, out)
+
+    def release(self, references: Ints) -> None:
+        """Say that frames encoded against these references are gone. Nothing to do unless the codec has references."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept to encode and decode: dictionaries, key frames."""
+        return 0
+
+    @staticmethod
+    def _joined(payloads: Sequence[bytes], references: Ints) -> Encoded:
+        lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        return Encoded(np.frombuffer(b"".join(payloads), np.uint8), lengths, references)
+
+
+def check_bounds(heap: Bytes, offsets: Ints, lengths: Ints) -> None:
+    """Raise `CodecError` if a payload reaches outside the heap."""
+    if len(offsets) and (offsets.min() < 0 or lengths.min() < 0 or (offsets + lengths).max() > heap.size):
+        raise CodecError("a frame's payload lies outside the heap")
+
+
+def check_settings(name: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Raise `ValueError` naming the settings that `name` does not have."""
+    unknown = sorted(set(given) - set(allowed))
+    if unknown:
+        known = ", ".join(allowed) if allowed else "none"
+        raise ValueError(f"unknown settings for {name!r}: {', '.join(unknown)}; it has: {known}")

@@ -1,0 +1,386 @@
+"""`delta`: a frame is a key frame and the few words in which it differs. Decodes at memory speed.
+
+Format of a payload of n changed 4-byte words (little-endian):
+
+    positions   uint16[n]   which word of the frame (uint32 where a frame has more than 65,536 words)
+    words       uint32[n]   what it is now
+
+n follows from the payload's length. Decoding copies the key and patches n words: no bit loops, no entropy stage, and
+frames and words are independent of each other, on a CPU as on a GPU.
+
+Keys are backgrounds. Each stream (env) votes per byte for the value it sees most: a counter goes up when the frame
+agrees with the background, down when it does not, and below zero the frame's byte takes over. Moving sprites lose the
+vote, so a key has no ghosts of them. A stream's background becomes a key once it has saved, against the best key there
+is, as many bytes as a key costs. Each frame then chooses the best of the last `keys` keys of all streams: a new episode
+looks like an old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import jit
+from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints
+
+Words = NDArray[np.uint32]
+
+_VOTES = 16  # a background byte survives this many frames that disagree with it, at most
+_WORD = 4
+
+
+@dataclass(frozen=True)
+class Delta(Codec):
+    """Key frame plus changed words.
+
+    Attributes:
+        keys: how many recent key frames each frame may choose from.
+    """
+
+    name = "delta"
+    keys: int = 16
+
+    def __post_init__(self) -> None:
+        if self.keys < 1:
+            raise ValueError(f"delta needs at least 1 key, not keys={self.keys}")
+
+    def encode(self, frame: Bytes) -> bytes:
+        """Return the payload of one frame against the empty key, all zeros."""
+        return self.coder(frame.size).encode(frame[None], np.zeros(1, np.int64)).data.tobytes()
+
+    def decode(self, payload: Bytes, out: Bytes) -> None:
+        """Write the frame of a payload against the empty key into `out`."""
+        at, size, nothing = np.zeros(1, np.int64), np.array([payload.size]), np.zeros(1, np.int64)
+        self.coder(out.size).decode(payload, at, size, nothing, out[None])
+
+    def coder(self, frame_bytes: int) -> DeltaCoder:  # noqa: D102
+        return DeltaCoder(self, frame_bytes)
+
+
+class DeltaCoder(Coder):
+    """Owns the key frames that payloads refer to, and each stream's background."""
+
+    codec: Delta
+
+    def __init__(self, codec: Delta, frame_bytes: int) -> None:
+        super().__init__(codec, frame_bytes)
+        self.n_words = -(-frame_bytes // _WORD)
+        self.position_bytes = 2 if self.n_words <= 1 << 16 else 4
+        self.keys = np.zeros((1, self.n_words), np.uint32)  # key 0 is all zeros and never goes
+        self.uses = np.full(1, 2, np.int64)  # frames and candidate lists that refer to a key; 0 has one more, to stay
+        self.candidates = np.zeros(1, np.int64)
+        self.last_used = np.zeros(1, np.int64)  # when each candidate was chosen last
+        self.clock = np.zeros(1, np.int64)
+        self.backgrounds = np.zeros((0, self.n_words), np.uint32)
+        self.votes = np.zeros((0, self.n_words * _WORD), np.int8)
+        self.savings = np.zeros(0, np.int64)
+        self._compile()
+
+    def _compile(self) -> None:
+        words, ints, data = "uint32[:,::1]", "int64[::1]", "uint8[::1]"
+        self._encode = jit.choose(
+            _encode_kernel,
+            encode_reference,
+            f"void({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
+            f" {ints}, {data}, {ints}, {ints})",
+        )
+        self._decode = jit.choose(
+            _decode_kernel,
+            decode_reference,
+            *(
+                f"int64({heap}, {ints}, {ints}, {ints}, uint8[:,::1], int64, uint8[:,::1])"
+                for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
+            ),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()
+
+    def encode(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return the payloads of `frames`, each against the best recent key; new keys may be made on the way."""
+        n = len(frames)
+        self._make_room(n, int(streams.max(initial=-1)) + 1)
+        data = np.empty(n * self.frame_bytes, np.uint8)
+        lengths, references = np.empty(n, np.int64), np.empty(n, np.int64)
+        self._encode(
+            self._as_words(frames),
+            np.ascontiguousarray(streams, np.int64),
+            self.frame_bytes,
+            self.position_bytes,
+            self.keys,
+            self.uses,
+            self.candidates,
+            self.last_used,
+            self.clock,
+            self.backgrounds,
+            self.votes,
+            self.savings,
+            data,
+            lengths,
+            references,
+        )
+        return Encoded(data[: lengths.sum()], lengths, references)
+
+    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
+        """Write the frames into `out`: copy the key, patch the words."""
+        bad = self._decode(heap, offsets, lengths, references, self.keys.view(np.uint8), self.position_bytes, out)
+        if bad >= 0:
+            raise CodecError(f"delta: payload {bad} of {len(out)} is damaged")
+
+    def release(self, references: Ints) -> None:
+        """Let go of the keys of frames that are gone; unused keys are overwritten by later ones."""
+        np.subtract.at(self.uses, references, 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, backgrounds and votes."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+    def _as_words(self, frames: Bytes) -> Words:
+        if self.frame_bytes % _WORD == 0:
+            return np.require(frames, np.uint8, ["C", "W"]).view(np.uint32)
+        padded = np.zeros((len(frames), self.n_words * _WORD), np.uint8)
+        padded[:, : self.frame_bytes] = frames
+        return padded.view(np.uint32)
+
+    def _make_room(self, n_frames: int, n_streams: int) -> None:
+        """Grow the arrays so that each frame of the batch may become a key and each stream has a background."""
+        more = n_streams - len(self.backgrounds)
+        if more > 0:
+            self.backgrounds = np.pad(self.backgrounds, ((0, more), (0, 0)))
+            self.votes = np.pad(self.votes, ((0, more), (0, 0)))
+            self.savings = np.pad(self.savings, (0, more))
+        missing = self.codec.keys - len(self.candidates)
+        if missing > 0:
+            self.candidates = np.pad(self.candidates, (0, missing))
+            self.last_used = np.pad(self.last_used, (0, missing), constant_values=-1)
+        free = int(np.count_nonzero(self.uses == 0))
+        due = int(np.count_nonzero(self.savings * 2 > self.frame_bytes)) + 1
+        if free < min(due, n_frames):
+            grow = max(min(due, n_frames) - free, len(self.keys) // 16)
+            self.keys = np.pad(self.keys, ((0, grow), (0, 0)))
+            self.uses = np.pad(self.uses, (0, grow))
+
+
+def _encode_kernel(
+    frames: Words,
+    streams: Ints,
+    frame_bytes: int,
+    position_bytes: int,
+    keys: Words,
+    uses: Ints,
+    candidates: Ints,
+    last_used: Ints,
+    clock: Ints,
+    backgrounds: Words,
+    votes: NDArray[np.int8],
+    savings: Ints,
+    data: Bytes,
+    lengths: Ints,
+    references: Ints,
+) -> None:
+    n_words = frames.shape[1]
+    entry = position_bytes + 4
+    end = 0
+    for i in range(frames.shape[0]):
+        frame = frames[i]
+        stream = streams[i]
+        background = backgrounds[stream]
+        clock[0] += 1
+        best = 0
+        changed = n_words + 1
+        for c in range(candidates.size):
+            if last_used[c] < 0:
+                continue
+            key = keys[candidates[c]]
+            different = 0
+            for w in range(n_words):
+                different += frame[w] != key[w]
+            if different < changed:
+                changed = different
+                best = c
+        different = 0
+        for w in range(n_words):
+            different += frame[w] != background[w]
+        if different < changed:
+            savings[stream] += (changed - different) * entry
+            if savings[stream] > frame_bytes:
+                free = -1
+                for k in range(uses.size):
+                    if uses[k] == 0:
+                        free = k
+                        break
+                if free >= 0:
+                    best = 0
+                    for c in range(candidates.size):
+                        if last_used[c] < last_used[best]:
+                            best = c
+                    if last_used[best] >= 0:
+                        uses[candidates[best]] -= 1
+                    keys[free] = background
+                    uses[free] = 1
+                    candidates[best] = free
+                    changed = different
+                    savings[:] = 0
+        last_used[best] = clock[0]
+        raw = frame.view(np.uint8)
+        if changed * entry >= frame_bytes:
+            for b in range(frame_bytes):
+                data[end + b] = raw[b]
+            lengths[i] = frame_bytes
+            references[i] = 0
+        else:
+            key = keys[candidates[best]]
+            position = end
+            word = end + changed * position_bytes
+            for w in range(n_words):
+                if frame[w] != key[w]:
+                    for b in range(position_bytes):
+                        data[position + b] = (w >> (8 * b)) & 255
+                    for b in range(4):
+                        data[word + b] = raw[4 * w + b]
+                    position += position_bytes
+                    word += 4
+            lengths[i] = changed * entry
+            references[i] = candidates[best]
+        uses[references[i]] += 1
+        end += lengths[i]
+        seen = background.view(np.uint8)
+        vote = votes[stream]
+        for b in range(raw.size):
+            same = raw[b] == seen[b]
+            count = vote[b] + np.int8(same and vote[b] < _VOTES) - np.int8(not same)
+            seen[b] = raw[b] if count < 0 else seen[b]
+            vote[b] = 1 if count < 0 else count
+
+
+def encode_reference(
+    frames: Words,
+    streams: Ints,
+    frame_bytes: int,
+    position_bytes: int,
+    keys: Words,
+    uses: Ints,
+    candidates: Ints,
+    last_used: Ints,
+    clock: Ints,
+    backgrounds: Words,
+    votes: NDArray[np.int8],
+    savings: Ints,
+    data: Bytes,
+    lengths: Ints,
+    references: Ints,
+) -> None:
+    """Encode `frames` as the kernel does, in NumPy: same payloads, same keys, same state afterwards."""
+    entry = position_bytes + _WORD
+    end = 0
+    for i, (frame, stream) in enumerate(zip(frames, streams, strict=True)):  # each frame's keys depend on the last's
+        background = backgrounds[stream]
+        clock[0] += 1
+        open_ = np.flatnonzero(last_used >= 0)
+        counts = np.count_nonzero(keys[candidates[open_]] != frame, axis=1)
+        best, changed = int(open_[counts.argmin()]), int(counts.min())
+        different = int(np.count_nonzero(frame != background))
+        if different < changed:
+            savings[stream] += (changed - different) * entry
+            if savings[stream] > frame_bytes and not uses.all():
+                free, best = int(np.flatnonzero(uses == 0)[0]), int(last_used.argmin())
+                if last_used[best] >= 0:
+                    uses[candidates[best]] -= 1
+                keys[free], uses[free], candidates[best] = background, 1, free
+                changed = different
+                savings[:] = 0
+        last_used[best] = clock[0]
+        raw = frame.view(np.uint8)
+        if changed * entry >= frame_bytes:
+            payload, references[i] = raw[:frame_bytes], 0
+        else:
+            references[i] = candidates[best]
+            where = np.flatnonzero(frame != keys[references[i]])
+            position = where.astype(f"<u{position_bytes}")
+            payload = np.concatenate([position.view(np.uint8), frame[where].view(np.uint8)])
+        lengths[i] = payload.size
+        data[end : end + payload.size] = payload
+        uses[references[i]] += 1
+        end += payload.size
+        seen, vote = background.view(np.uint8), votes[stream]
+        count = np.where(raw == seen, np.minimum(vote + 1, _VOTES), vote - 1)
+        seen[count < 0] = raw[count < 0]
+        vote[:] = np.where(count < 0, 1, count)
+
+
+def _decode_kernel(
+    heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, keys: Bytes, position_bytes: int, out: Bytes
+) -> int:
+    frame_bytes = out.shape[1]
+    n_words = (frame_bytes + 3) // 4
+    whole = frame_bytes // 4
+    entry = position_bytes + 4
+    for i in range(out.shape[0]):
+        start, length, row = offsets[i], lengths[i], out[i]
+        if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
+            return i
+        if length == frame_bytes:
+            for b in range(frame_bytes):
+                row[b] = heap[start + b]
+            continue
+        reference = references[i]
+        if reference < 0 or reference >= keys.shape[0] or length % entry != 0:
+            return i
+        key = keys[reference]
+        for b in range(frame_bytes):
+            row[b] = key[b]
+        n = length // entry
+        word = start + n * position_bytes
+        for j in range(n):
+            position = start + j * position_bytes
+            w = np.int64(heap[position]) | np.int64(heap[position + 1]) << 8
+            if position_bytes == 4:
+                w |= np.int64(heap[position + 2]) << 16 | np.int64(heap[position + 3]) << 24
+            if w < whole:
+                b0, b1, b2, b3 = heap[word], heap[word + 1], heap[word + 2], heap[word + 3]
+                row[4 * w] = b0
+                row[4 * w + 1] = b1
+                row[4 * w + 2] = b2
+                row[4 * w + 3] = b3
+            elif w < n_words:
+                for b in range(frame_bytes - 4 * w):
+                    row[4 * w + b] = heap[word + b]
+            else:
+                return i
+            word += 4
+    return -1
+
+
+def decode_reference(
+    heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, keys: Bytes, position_bytes: int, out: Bytes
+) -> int:
+    """Decode as the kernel does, in NumPy. Returns the first damaged payload, or -1."""
+    frame_bytes = out.shape[1]
+    entry = position_bytes + _WORD
+    raw = lengths == frame_bytes
+    outside = (offsets < 0) | (lengths < 0) | (lengths > frame_bytes) | (offsets > heap.size - lengths)
+    strange = ~raw & ((references < 0) | (references >= len(keys)) | (lengths % entry != 0))
+    if np.any(outside | strange):
+        return int(np.flatnonzero(outside | strange)[0])
+    out[raw] = heap[offsets[raw, None] + np.arange(frame_bytes)]
+    rows = np.flatnonzero(~raw)
+    frames = keys[references[rows]].view(np.uint32)  # [rows, n_words], padded
+    n = lengths[rows] // entry
+    row = np.repeat(np.arange(len(rows)), n)
+    nth = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    at = offsets[rows][row] + nth * position_bytes
+    position = heap[at[:, None] + np.arange(position_bytes)].view(f"<u{position_bytes}")[:, 0].astype(np.int64)
+    if np.any(position >= frames.shape[1]):
+        return int(rows[row[np.flatnonzero(position >= frames.shape[1])[0]]])
+    at = offsets[rows][row] + n[row] * position_bytes + nth * _WORD
+    frames[row, position] = heap[at[:, None] + np.arange(_WORD)].view(np.uint32)[:, 0]
+    out[rows] = frames.view(np.uint8)[:, :frame_bytes]
+    return -1

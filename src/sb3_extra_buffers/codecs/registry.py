@@ -1,0 +1,81 @@
+"""From a method string to a codec: `zstd-3` becomes `Zstd(level=-3)`, or an error that says what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from sb3_extra_buffers.codecs.base import Codec, check_settings
+from sb3_extra_buffers.codecs.delta import Delta
+from sb3_extra_buffers.codecs.gzip import Gzip, IGzip
+from sb3_extra_buffers.codecs.lz4 import Lz4Block, Lz4Frame
+from sb3_extra_buffers.codecs.none import NoCompression
+from sb3_extra_buffers.codecs.rle import Rle, RleJit
+from sb3_extra_buffers.codecs.zstd import Zstd
+
+CODECS: dict[str, type[Codec]] = {
+    codec.name: codec for codec in (NoCompression, Rle, RleJit, Gzip, IGzip, Zstd, Lz4Frame, Lz4Block, Delta)
+}
+"""Every codec by its method name."""
+
+_WITH_LEVEL = re.compile(r"^((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)$")
+
+
+def parse_method(method: str) -> tuple[str, int | None]:
+    """Split a method string into its name and level: `zstd-5` gives `("zstd", -5)`, `rle` gives `("rle", None)`.
+
+    Raises:
+        ValueError: unknown name, malformed shorthand, or a level the method does not have.
+    """
+    if not isinstance(method, str):
+        raise TypeError(f"compression_method is a string such as 'zstd-3', not {method!r}")
+    if method in CODECS:
+        return method, None
+    known = ", ".join(sorted([*CODECS, "auto"]))
+    match = _WITH_LEVEL.fullmatch(method)
+    if match is None:
+        raise ValueError(
+            f"unknown compression method {method!r}; known: {known} (with a level: 'zstd-3', 'igzip3', 'lz4-frame/5')"
+        )
+    name, level = match[1].removesuffix("/"), int(match[2])
+    if name not in CODECS:
+        raise ValueError(f"unknown compression method {name!r} in {method!r}; known: {known}")
+    allowed = CODECS[name].levels
+    if not any(level in span for span in allowed):
+        spans = " and ".join(f"{span[0]}..{span[-1]}" for span in allowed) or "no levels"
+        raise ValueError(f"{name} has no level {level} (from {method!r}); allowed: {spans}")
+    return name, level
+
+
+def get_codec(
+    method: str,
+    compression_kwargs: Mapping[str, Any] | None = None,
+    decompression_kwargs: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Codec:
+    """Return the codec that a method string names.
+
+    Args:
+        method: name, optionally with a level.
+        compression_kwargs: settings of that codec, such as `dictionary_bytes` of zstd; `compresslevel` sets the level.
+        decompression_kwargs: accepted for symmetry; no codec has any.
+        **settings: settings that apply where the codec has them (`item_bytes`, `runs_type`).
+
+    Raises:
+        ValueError: unknown name, level or setting.
+        ImportError: the library is missing; the message holds the pip command.
+    """
+    if method == "auto":
+        raise ValueError("'auto' is for buffers, which choose a codec from their first data: name a codec here")
+    name, level = parse_method(method)
+    kind = CODECS[name]
+    known = [field.name for field in fields(kind)]
+    chosen = dict(compression_kwargs or {})
+    if "compresslevel" in chosen:
+        level = parse_method(f"{name}/{chosen.pop('compresslevel')}")[1]
+    check_settings(name, chosen, [*(key for key in known if key not in ("level", "item_bytes")), "compresslevel"])
+    check_settings(f"{name} decompression", decompression_kwargs or {}, [])
+    applying = {key: value for key, value in settings.items() if key in known}
+    return kind.from_level(level, **{**applying, **chosen})
