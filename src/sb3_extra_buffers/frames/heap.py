@@ -1,0 +1,126 @@
+"""Bytes of many small payloads, in segments that are dropped whole.
+
+All segments lie in one array, one after another, so that a kernel sees one heap. Payloads are appended to the open
+segment; a segment whose last payload is released is free and opened again later. A ring releases in the order it
+writes, so memory stays near what is alive plus one segment, and nothing is ever moved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sb3_extra_buffers.codecs.base import Bytes, Ints
+
+_SEGMENT = 1 << 14
+_STEP = 1 << 16  # the array grows by at most so much more than it must
+
+
+class StoreFullError(MemoryError):
+    """What was to be stored does not fit into `max_bytes`; the store is as it was."""
+
+
+class Budget:
+    """How many bytes the stores of one buffer may take together."""
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError(f"max_bytes is at least 1 or None for no limit, not {max_bytes}")
+        self.max_bytes = max_bytes
+        self.used = 0
+
+    def charge(self, n: int) -> None:
+        """Take `n` more bytes.
+
+        Raises:
+            StoreFullError: they are not there.
+        """
+        if self.max_bytes is not None and self.used + n > self.max_bytes:
+            raise StoreFullError(
+                f"the observations need {self.used + n:,} bytes, more than max_bytes={self.max_bytes:,}: "
+                "raise it, or use a smaller buffer or a smaller compression_method"
+            )
+        self.used += n
+
+
+class Heap:
+    """Append-only segments of payload bytes."""
+
+    def __init__(self, frame_bytes: int, budget: Budget) -> None:
+        # A whole number of raw frames: incompressible ones leave no gap at a segment's end.
+        self.segment_bytes = frame_bytes * max(1, -(-_SEGMENT // frame_bytes))
+        self.data = np.empty(0, np.uint8)
+        self.alive = np.zeros(0, np.int64)  # payloads per segment
+        self.free: list[int] = []
+        self.budget = budget
+        self._segment = -1  # the open one
+        self._at = self._limit = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.data = self.data.copy()  # unpickled arrays borrow their memory: they cannot be resized
+
+    @property
+    def nbytes(self) -> int:
+        """Every byte the heap owns."""
+        return self.data.nbytes + self.alive.nbytes
+
+    def append(self, data: Bytes, lengths: Ints) -> Ints:
+        """Copy payloads in; returns their offsets.
+
+        Raises:
+            StoreFullError: the budget does not allow it; nothing was changed.
+        """
+        before = (self.alive, self.free.copy(), self._segment, self._at, self._limit)
+        ends = np.cumsum(lengths)
+        offsets = np.empty(len(lengths), np.int64)
+        first = copied = 0
+        runs: list[tuple[int, int, int]] = []  # (where in the heap, where in data, bytes)
+        try:
+            while first < len(lengths):
+                last = int(np.searchsorted(ends, copied + self._limit - self._at, side="right"))
+                if last == first or self._at == self._limit:
+                    self._open_segment()
+                    continue
+                n = int(ends[last - 1]) - copied
+                starts = self._at - copied + ends[first:last] - lengths[first:last]
+                offsets[first:last] = np.minimum(starts, self._limit - 1)  # an empty payload after a full segment
+                runs.append((self._at, copied, n))
+                self._at, copied, first = self._at + n, copied + n, last
+            self._ensure(max((at + n for at, _, n in runs), default=0))
+        except StoreFullError:
+            self.alive, self.free, self._segment, self._at, self._limit = before
+            raise
+        for at, start, n in runs:
+            self.data[at : at + n] = data[start : start + n]
+        np.add.at(self.alive, offsets // self.segment_bytes, 1)
+        return offsets
+
+    def release(self, offsets: Ints) -> None:
+        """Forget the payloads at these offsets."""
+        segments = offsets // self.segment_bytes
+        np.subtract.at(self.alive, segments, 1)
+        for segment in np.unique(segments[self.alive[segments] == 0]).tolist():
+            if segment == self._segment:
+                self._at = segment * self.segment_bytes
+            else:
+                self.free.append(segment)
+
+    def _open_segment(self) -> None:
+        if self.free:
+            self._segment = self.free.pop()
+        else:
+            self._segment = len(self.alive)
+            self.alive = np.append(self.alive, 0)
+        self._at = self._segment * self.segment_bytes
+        self._limit = self._at + self.segment_bytes
+
+    def _ensure(self, size: int) -> None:
+        """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
+        more = size - self.data.size
+        if more > 0:
+            step = max(more, min(_STEP, self.data.size >> 9))
+            self.budget.charge(step)
+            # realloc: large blocks are remapped, not copied. Nobody holds a view of `data` outside the store's lock.
+            self.data.resize(self.data.size + step, refcheck=False)

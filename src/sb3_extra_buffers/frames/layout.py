@@ -1,0 +1,57 @@
+"""How an observation is cut into frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs.base import Bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An observation of `stack` frames along `axis` (0: channel-first, -1: channel-last)."""
+
+    obs_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stack: int = 1
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        along = self.obs_shape[self.axis] if self.obs_shape else 1
+        if self.stack < 1 or along % self.stack:
+            raise ValueError(
+                f"frame_stack={self.stack} does not divide the {along} channels of observations {self.obs_shape}"
+            )
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of one frame."""
+        return prod(self.obs_shape) * self.dtype.itemsize // self.stack
+
+    def split(self, obs: NDArray[Any]) -> Bytes:
+        """Return the frames `[n, stack, frame_bytes]` of observations `[n, *obs_shape]`, C-contiguous."""
+        if self.axis == -1 and self.stack > 1:
+            *outer, channels = obs.shape
+            obs = np.moveaxis(obs.reshape(*outer, self.stack, channels // self.stack), -2, 1)
+        frames = np.ascontiguousarray(obs).reshape(len(obs), prod(self.obs_shape))
+        return frames.view(np.uint8).reshape(len(obs), self.stack, self.frame_bytes)
+
+    def join(self, frames: Bytes) -> NDArray[Any]:
+        """Return the observations `[n, *obs_shape]` of frames `[n, stack, frame_bytes]`."""
+        n = len(frames)
+        obs = frames.reshape(n, self.stack * self.frame_bytes).view(self.dtype)
+        if self.axis == -1 and self.stack > 1:
+            *outer, channels = self.obs_shape
+            obs = obs.reshape(n, self.stack, *outer, channels // self.stack)
+            obs = np.ascontiguousarray(np.moveaxis(obs, 1, -2))
+        return obs.reshape(n, *self.obs_shape)
+
+
+def stack_axis(obs_shape: tuple[int, ...], stack: int) -> int:
+    """Return the axis that `stack` frames lie along: the first if it can be divided so, else the last."""
+    return 0 if not obs_shape or obs_shape[0] % stack == 0 else -1

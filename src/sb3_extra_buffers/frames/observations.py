@@ -1,0 +1,294 @@
+"""`ObservationStore`: what the arrays of one observation key share. Casts, cuts into frames, plans, stores.
+
+    obs [n, *obs_shape] --cast, Layout.split--> frames [n, stack, bytes] --FrameStore.put--> ids [n, stack]
+
+With `auto` the first writes are kept as they come; when they have shown how observations are stacked and what
+compresses them, they are stored anew by that plan. Nobody outside notices: ids are looked up in `IdTable`, which the
+store rewrites.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import Codec, get_codec
+from sb3_extra_buffers.frames.auto import choose_codec, find_stack
+from sb3_extra_buffers.frames.cast import clipped_cast, exact_cast
+from sb3_extra_buffers.frames.heap import Budget
+from sb3_extra_buffers.frames.layout import Layout, stack_axis
+from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.store import FrameStore, Ids
+
+Output = Literal["raw", "float", "normalized"]
+
+_TRIAL = 16  # writes after which a plan is made with what is known
+_TRIAL_BYTES = 1 << 26
+
+
+class ObservationStore:
+    """Compressed observations of one shape and dtype.
+
+    Args:
+        obs_shape: shape of one observation.
+        dtype: what observations are; what reading gives unless `output` says otherwise.
+        storage: what they are stored as; a narrower dtype clips. None: `dtype`.
+        method: compression method string.
+        compression_kwargs: settings of the codec.
+        decompression_kwargs: settings of the codec.
+        runs_type: integer type of run lengths, for the rle family.
+        frame_stack: frames per observation, or `"auto"`.
+        streams: how many envs write.
+        output: `"raw"` reads `dtype`, `"float"` float32, `"normalized"` float32 divided by 255.
+        budget: limit of bytes, shared with other stores.
+        lock: shared with whoever must see several arrays change at once.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        storage: np.dtype[Any] | None = None,
+        method: str = "auto",
+        compression_kwargs: Mapping[str, Any] | None = None,
+        decompression_kwargs: Mapping[str, Any] | None = None,
+        runs_type: Any = None,
+        frame_stack: int | Literal["auto"] = "auto",
+        streams: int = 1,
+        output: Output = "raw",
+        budget: Budget | None = None,
+        lock: Lock | None = None,
+    ) -> None:
+        self.obs_shape = tuple(int(n) for n in obs_shape)
+        self.dtype = np.dtype(dtype)
+        self.storage = self.dtype if storage is None else np.dtype(storage)
+        self.output = output
+        self.method = method
+        self.frame_stack = frame_stack
+        self.streams = max(streams, 1)
+        self.budget = Budget() if budget is None else budget
+        self.lock = Lock() if lock is None else lock
+        self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
+        self.orphans: deque[Ids] = deque()
+        self.fresh = Fresh()
+        self.staged: list[tuple[IdTable, Any, Ids]] | None = None
+        self._settings = {
+            "compression_kwargs": dict(compression_kwargs or {}),
+            "decompression_kwargs": dict(decompression_kwargs or {}),
+            "item_bytes": self.storage.itemsize if self.storage.itemsize in (1, 2, 4, 8) else 1,
+            "runs_type": runs_type,
+        }
+        if method == "auto" and (compression_kwargs or decompression_kwargs):
+            raise ValueError("compression_kwargs are settings of one codec: name it with compression_method")
+        stack = 1 if frame_stack == "auto" else _as_stack(frame_stack)
+        self.layout = Layout(self.obs_shape, self.storage, stack, stack_axis(self.obs_shape, stack))
+        self.planned = method != "auto" and frame_stack != "auto"
+        self.writes = 0
+        self.found: tuple[int, int] | None = None
+        self.codec = get_codec("none") if method == "auto" else self._codec(method)
+        if method == "auto":
+            self._codec("delta").coder(self.layout.frame_bytes)  # compiles it here, not in the first training step
+        self.frames = self._open(self.codec if self.planned else get_codec("none"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            self.collect()
+            return {**vars(self), "tables": list(self.tables), "orphans": deque()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.tables = weakref.WeakSet(state["tables"])
+
+    @property
+    def read_dtype(self) -> np.dtype[Any]:
+        """What reading gives."""
+        return self.dtype if self.output == "raw" else np.dtype(np.float32)
+
+    def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:
+        """Store checked observations `[n, *obs_shape]`; see `FrameStore.put`."""
+        if self.storage != self.dtype:
+            obs = clipped_cast(obs, self.storage)
+        with self.lock:
+            self.collect()
+            if self.staged is None:
+                self.settle_if_due()
+            if not self.planned:
+                self._observe(obs, streams)
+            return self.frames.put(self.layout.split(obs), streams)
+
+    def take(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """Return the observations `[n, *obs_shape]` of ids `[n, stack]`, in a new array."""
+        obs = self.layout.join(_decoded(self.frames, ids))
+        if self.output == "normalized":
+            return obs.astype(np.float32) / np.float32(255)
+        return obs.astype(self.read_dtype, copy=False)
+
+    def stored(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """Return the observations of `ids` as they were put in, whatever reading gives."""
+        return self.layout.join(_decoded(self.frames, ids)).astype(self.dtype, copy=False)
+
+    def assign(self, table: IdTable, index: Any, ids: Ids) -> None:
+        """Set `table.ids[index]`; inside `transaction`, only once that has succeeded."""
+        if self.staged is None:
+            replaced = table.ids[index].copy()
+            table.ids[index] = ids
+            self.frames.release(replaced)
+        else:
+            self.staged.append((table, index, ids))
+
+    def begin(self) -> None:
+        """Hold back assignments until `commit` or `rollback`."""
+        self.settle_if_due()
+        self.staged = []
+
+    def commit(self) -> None:
+        """Do the assignments since `begin`."""
+        staged, self.staged = self.staged or [], None
+        for table, index, ids in staged:
+            self.assign(table, index, ids)
+
+    def rollback(self) -> None:
+        """Forget the assignments since `begin`."""
+        staged, self.staged = self.staged or [], None
+        for _, _, ids in staged:
+            self.frames.release(ids)
+
+    def collect(self) -> None:
+        """Release the frames of arrays that are gone."""
+        while self.orphans:
+            self.frames.release(self.orphans.popleft())
+
+    def settle(self) -> None:
+        """Make the plan now, with what is known."""
+        with self.lock:
+            if not self.planned:
+                self._replan()
+                self.planned = True
+
+    def settle_if_due(self) -> None:
+        """Make the plan if the first writes have shown enough."""
+        if self.planned:
+            return
+        known = self.method != "auto" and (self.frame_stack != "auto" or self.found is not None)
+        if known or self.writes >= _TRIAL or self.frames.heap.nbytes > _TRIAL_BYTES:
+            self.settle()
+
+    @property
+    def nbytes(self) -> int:
+        """Every byte kept for these observations, ids included."""
+        with self.lock:
+            self.collect()
+            return self.frames.nbytes + sum(table.ids.nbytes for table in self.tables)
+
+    def _codec(self, method: str) -> Codec:
+        return get_codec(method, **self._settings)
+
+    def _open(self, codec: Codec) -> FrameStore:
+        layout = self.layout
+        return FrameStore(layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
+
+    def _observe(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        """Look at one of the first writes for signs of a frame stack: its frames are in the last one, shifted."""
+        self.writes += 1
+        if self.frame_stack != "auto" or self.found is not None or not self.obs_shape or not len(obs):
+            return
+        known = streams < len(self.frames.recent)
+        last = self.frames.recent[streams[known]].view(np.uint8)[..., : self.layout.frame_bytes]
+        n, item = len(last), self.storage.itemsize
+        shape = (n, *self.obs_shape[:-1], self.obs_shape[-1] * item)  # bytes, not values: NaN differs from itself
+        self.found = find_stack(
+            np.ascontiguousarray(last).reshape(shape),
+            np.ascontiguousarray(obs[known]).view(np.uint8).reshape(shape),
+            item,
+        )
+
+    def _replan(self) -> None:
+        self.collect()
+        stack, axis = self.found or (self.layout.stack, self.layout.axis)
+        old, self.layout = (self.layout, self.frames), Layout(self.obs_shape, self.storage, stack, axis)
+        kept = {table: np.flatnonzero(table.ids.any(axis=-1)) for table in self.tables}
+        self.orphans.clear()  # ids of the old plan: they go with its store
+        written = {
+            table: old[0].join(_decoded(old[1], table.ids.reshape(-1, old[0].stack)[rows]))
+            for table, rows in kept.items()
+        }
+        if self.method == "auto":
+            self.codec = choose_codec([self.layout.split(obs) for obs in written.values()], self._codec)
+        self.budget.used -= old[1].nbytes if self.budget.max_bytes is not None else 0
+        self.frames = self._open(self.codec)
+        for table in kept:
+            table.ids = np.zeros((*table.ids.shape[:-1], stack), np.uint32)
+        # In the order of the ring's rows, all arrays of a row together: that is how they were written.
+        places = sorted((place, i, j) for i, rows in enumerate(kept.values()) for j, place in enumerate(rows.tolist()))
+        tables, values = list(kept), list(written.values())
+        for place, i, j in places:
+            stream = np.array([place % tables[i].streams])
+            tables[i].ids.reshape(-1, stack)[place] = self.frames.put(self.layout.split(values[i][j][None]), stream)[0]
+
+
+class IdTable:
+    """Ids of a block of observations, `[*leading, stack]`; owns one count of each."""
+
+    def __init__(self, store: ObservationStore, ids: Ids) -> None:
+        self.store = store
+        self.ids = ids
+        self.streams = ids.shape[-2] if ids.ndim > 2 else 1
+        store.tables.add(self)
+
+    def __del__(self) -> None:
+        # Not released here: the collector may run this in the middle of a `put`.
+        if hasattr(self, "store"):  # not while unpickling fails
+            self.store.orphans.append(self.ids)
+
+
+class Fresh:
+    """Remembers the batches just handed out, which nobody else holds: they need not be copied again."""
+
+    def __init__(self) -> None:
+        self._batches: deque[weakref.ref[NDArray[Any]]] = deque(maxlen=8)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fresh, ()
+
+    def add(self, batch: NDArray[Any]) -> None:
+        """Remember `batch`."""
+        self._batches.append(weakref.ref(batch))
+
+    def claim(self, batch: object) -> bool:
+        """Tell whether `batch` is one of them; from now on it is not."""
+        for i, reference in enumerate(self._batches):
+            if reference() is batch:
+                del self._batches[i]
+                return True
+        return False
+
+
+def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `values` broadcast to `shape` and cast to `dtype` exactly; see `exact_cast`."""
+    values = np.asarray(values)
+    while values.ndim > len(shape) and values.shape[0] == 1:  # as NumPy's assignment does
+        values = values[0]
+    if values.shape != shape:
+        try:
+            values = np.broadcast_to(values, shape)
+        except ValueError:
+            raise ValueError(f"observations of shape {values.shape} do not fit {shape}") from None
+    return exact_cast(values, dtype)
+
+
+def _as_stack(frame_stack: int) -> int:
+    if isinstance(frame_stack, bool) or not isinstance(frame_stack, int | np.integer):
+        raise TypeError(f"frame_stack is 'auto' or a number of frames, not {frame_stack!r}")
+    return int(frame_stack)
+
+
+def _decoded(store: FrameStore, ids: Ids) -> NDArray[np.uint8]:
+    frames = np.empty((*ids.shape, store.frame_bytes), np.uint8)
+    store.take(ids.reshape(-1), frames.reshape(-1, store.frame_bytes))
+    return frames
