@@ -1,0 +1,340 @@
+"""`CompressedObservations`: the mixin that gives any SB3 buffer compressed observations.
+
+SB3's own code runs unchanged. Its constructor (and a rollout's `reset`) sees a stand-in observation space of shape
+`(0,)`, so it allocates nothing; each empty array it made is then replaced by a `CompressedArray`, which SB3's `add`,
+`sample` and `get` write and read like the array they know.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+from stable_baselines3.common.preprocessing import get_obs_shape
+
+from sb3_extra_buffers.codecs import get_codec, parse_method
+from sb3_extra_buffers.compressed.memory import MemoryUsage
+from sb3_extra_buffers.frames.array import FrameArray
+from sb3_extra_buffers.frames.auto import SMALL
+from sb3_extra_buffers.frames.cast import narrows
+from sb3_extra_buffers.frames.heap import Budget
+from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.observations import ObservationStore, Output, checked_values
+
+Key = str | None  # of a Dict space; None where the observation is one array
+
+
+class CompressedObservations:
+    """Put before an SB3 buffer class, it keeps that buffer's observations compressed, losslessly.
+
+    Args:
+        *args: arguments of the SB3 buffer.
+        dtypes: storage dtype if it should differ from the space's: a dtype, or a dict with `elem_type` and, for rle,
+            `runs_type`. A narrower one warns and clips.
+        normalize_images: read uint8 observations as float32 divided by 255.
+        compression_method: a method of the table in the docs; `"auto"` chooses from the first data.
+        compression_kwargs: settings of that codec.
+        decompression_kwargs: settings of that codec.
+        output_dtype: `"raw"` reads observations in the space's dtype, `"float"` in float32.
+        frame_stack: frames per observation, or `"auto"` to find out from the first transitions.
+        max_bytes: limit of the bytes kept for observations; beyond it `add` raises and changes nothing.
+        **kwargs: keyword arguments of the SB3 buffer. `optimize_memory_usage` is accepted with everything: next
+            observations are shared by content, so samples are those of SB3's buffer without it.
+
+    Raises:
+        ValueError: an argument that cannot be; it says what can.
+        TypeError: an unknown keyword, or a space that SB3's buffers do not store.
+        ImportError: the method's library is missing; it holds the pip command.
+    """
+
+    observation_space: Any
+    obs_shape: Any
+    n_envs: int
+
+    def __init__(
+        self,
+        *args: Any,
+        dtypes: Mapping[str, Any] | DTypeLike | None = None,
+        normalize_images: bool = False,
+        compression_method: str = "auto",
+        compression_kwargs: Mapping[str, Any] | None = None,
+        decompression_kwargs: Mapping[str, Any] | None = None,
+        output_dtype: Literal["raw", "float"] = "raw",
+        frame_stack: int | Literal["auto"] = "auto",
+        max_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = _by_name(type(self), args, kwargs)
+        space, buffer_size = given["observation_space"], given["buffer_size"]
+        if isinstance(buffer_size, bool) or not isinstance(buffer_size, int | np.integer):
+            raise TypeError(f"buffer_size is a number of transitions, not {buffer_size!r}")
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size is at least 1, not {buffer_size}")
+        if compression_method != "auto":
+            parse_method(compression_method)
+        wanted = _parse_dtypes(dtypes)
+        self._lock = Lock()
+        budget = Budget(max_bytes)
+        self._stores: dict[Key, ObservationStore] = {}
+        for key, part in _parts(space):
+            shape, dtype = get_obs_shape(part), np.dtype(part.dtype)
+            storage = np.dtype(wanted.get("elem_type") or dtype)
+            output = _parse_output(output_dtype, normalize_images, dtype)
+            if not isinstance(shape, tuple):
+                raise TypeError(f"nested Dict spaces are not supported: {part}")
+            if int(np.prod(shape)) * dtype.itemsize < SMALL and storage == dtype and output == "raw":
+                continue  # compressing it would cost more than it saves: SB3's own array
+            if narrows(dtype, storage):
+                warnings.warn(
+                    f"dtypes asks for {storage} where observations are {dtype}: values are clipped and may be lost",
+                    UserWarning,
+                    stacklevel=2,
+                )
+            self._stores[key] = ObservationStore(
+                shape,
+                dtype,
+                storage=storage,
+                method=compression_method,
+                compression_kwargs=compression_kwargs,
+                decompression_kwargs=decompression_kwargs,
+                runs_type=wanted.get("runs_type"),
+                frame_stack=frame_stack if _can_stack(shape, frame_stack) else 1,
+                streams=given.get("n_envs", 1),
+                output=output,
+                budget=budget,
+                lock=self._lock,
+            )
+        if not self._stores and compression_method != "auto":
+            get_codec(compression_method, compression_kwargs, decompression_kwargs)  # for its errors
+        given["observation_space"] = self._stand_in(space)
+        if "optimize_memory_usage" in given:
+            given["optimize_memory_usage"] = False
+        super().__init__(**given)
+        self.observation_space = space
+        self.obs_shape = get_obs_shape(space)
+        self._attach()
+
+    def reset(self) -> None:
+        """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
+        shape = self.obs_shape
+        if isinstance(shape, dict):
+            self.obs_shape = {key: (0,) if key in self._stores else part for key, part in shape.items()}
+        elif self._stores:
+            self.obs_shape = (0,)
+        try:
+            super().reset()  # type: ignore[misc]
+        finally:
+            self.obs_shape = shape
+        self._attach()
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
+        # SB3's replay buffers take `obs, next_obs, ...`, its rollout buffers `obs, ...`.
+        names = ("obs", "next_obs") if hasattr(self, "next_observations") else ("obs",)
+        checked = [self._checked(obs) for obs in args[: len(names)]]
+        kwargs.update({name: self._checked(kwargs[name]) for name in names if name in kwargs})
+        with self._lock, self._whole():
+            super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample as SB3 does.
+
+        Raises:
+            ValueError: the buffer is empty (SB3's message would be NumPy's).
+        """
+        if self.size() == 0:  # type: ignore[attr-defined]
+            raise ValueError("cannot sample from an empty buffer: add transitions first")
+        with self._lock:
+            return super().sample(*args, **kwargs)  # type: ignore[misc]
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """Return minibatches as SB3's rollout buffers do.
+
+        Raises:
+            ValueError: the rollout is not full (SB3 asserts, without a message).
+            AttributeError: a replay buffer, which has no such method.
+        """
+        if not hasattr(super(), "get"):
+            raise AttributeError(f"{type(self).__name__} has no minibatches: it is a replay buffer, use sample()")
+        if not self.full:  # type: ignore[attr-defined]
+            raise ValueError(f"the rollout has {self.size()} of its steps: add the others before get()")  # type: ignore[attr-defined]
+        return super().get(*args, **kwargs)  # type: ignore[misc]
+
+    def to_torch(self, array: NDArray[Any], copy: bool = True) -> Any:
+        """Convert as SB3 does, without its copy where the array was decompressed for this very batch."""
+        fresh = any(store.fresh.claim(array) for store in self._stores.values())
+        return super().to_torch(array, copy=copy and not fresh)  # type: ignore[misc]
+
+    def memory_usage(self) -> MemoryUsage:
+        """Return how much memory the observations take, and would take uncompressed. Prints as a table."""
+        arrays = 2 if hasattr(self, "next_observations") else 1
+        held = self.size() * self.n_envs * arrays  # type: ignore[attr-defined]
+        parts = []
+        for key, part in _parts(self.observation_space):
+            name, store = key or type(self).__name__, self._stores.get(key)
+            raw = held * int(np.prod(get_obs_shape(part))) * np.dtype(part.dtype).itemsize  # type: ignore[arg-type]
+            if store is None:
+                parts.append(MemoryUsage(name, "dense", raw, raw, held, held))
+                continue
+            method = store.codec.name if store.planned else f"{store.method} (undecided)"
+            frames, unique = held * store.layout.stack, store.frames.n_frames
+            parts.append(MemoryUsage(name, method, raw, store.nbytes, frames, unique))
+        return MemoryUsage.total(type(self).__name__, parts)
+
+    def _attach(self) -> None:
+        """Replace the empty arrays that SB3 has made for the stand-in space by compressed ones."""
+        for name, array in list(vars(self).items()):
+            if isinstance(array, dict) and name != "_stores":
+                for key in self._stores.keys() & array.keys():
+                    array[key] = self._compressed(key, array[key])
+            elif None in self._stores:
+                setattr(self, name, self._compressed(None, array))
+
+    def _compressed(self, key: Key, array: Any) -> Any:
+        if type(array) is not np.ndarray or array.ndim < 2 or array.shape[-1] != 0:
+            return array
+        store = self._stores[key]
+        if store.output == "raw":
+            store.dtype = array.dtype
+        return FrameArray.zeros(store, array.shape[:-1])
+
+    def _stand_in(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+        """Return `space` with parts of shape `(0,)` in place of those that are compressed."""
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict(
+                {key: _empty(part) if key in self._stores else part for key, part in space.spaces.items()}
+            )
+        return _empty(space) if self._stores else space
+
+    def _checked(self, obs: Any) -> Any:
+        """Return observations as the space's arrays `[n_envs, *obs_shape]`, or raise before anything is changed."""
+        if not isinstance(self.observation_space, spaces.Dict):
+            return self._checked_part(obs, self.observation_space, self.obs_shape)
+        if not isinstance(obs, Mapping) or self.observation_space.spaces.keys() - obs.keys():
+            wanted = ", ".join(self.observation_space.spaces)
+            raise ValueError(f"observations of this space are dicts with the keys {wanted}; got {_keys(obs)}")
+        parts = self.observation_space.spaces.items()
+        return {key: self._checked_part(obs[key], part, self.obs_shape[key]) for key, part in parts}
+
+    def _checked_part(self, obs: Any, space: spaces.Space[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        full = (self.n_envs, *shape)
+        if isinstance(space, spaces.Discrete) and np.size(obs) == self.n_envs:
+            obs = np.asarray(obs).reshape(full)  # as SB3 does: one number per env
+        return checked_values(obs, full, np.dtype(space.dtype))
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Undo what an `add` has written if it raises: rows of SB3's arrays, and the compressed ones."""
+        row = self.pos  # type: ignore[has-type]
+        rows = [
+            (array, array[row].copy())
+            for array in vars(self).values()
+            if type(array) is np.ndarray and len(array.shape) > 1 and row < len(array)
+        ]
+        for store in self._stores.values():
+            store.begin()
+        try:
+            yield
+        except BaseException:
+            self.pos = row
+            for array, before in rows:
+                array[row] = before
+            for store in self._stores.values():
+                store.rollback()
+            raise
+        for store in self._stores.values():
+            store.commit()
+
+
+def _by_name(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the SB3 buffer that `cls` extends, all by name.
+
+    Raises:
+        TypeError: an argument that it does not have, or a missing one.
+    """
+    inits = [
+        base.__init__
+        for base in cls.__mro__
+        if "__init__" in vars(base) and not issubclass(base, CompressedObservations)
+    ]
+    accepted: dict[str, inspect.Parameter] = {}
+    for init in inits:  # a constructor that passes *args and **kwargs on takes what the next one takes
+        parameters = dict(list(inspect.signature(init).parameters.items())[1:])
+        named = {
+            name: p for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.KEYWORD_ONLY
+        }
+        accepted = {**accepted, **named}
+        if not any(p.kind is p.VAR_KEYWORD or p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+            break
+    positional = [name for name, p in accepted.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    given = dict(zip(positional, args, strict=False))
+    unknown = sorted(kwargs.keys() - accepted.keys())
+    twice = sorted(kwargs.keys() & given.keys())
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in given and n not in kwargs]
+    if unknown or twice or missing or len(args) > len(positional):
+        problem = (
+            f"unknown arguments: {', '.join(unknown)}; it has: {', '.join(accepted)}"
+            if unknown
+            else f"arguments given twice: {', '.join(twice)}"
+            if twice
+            else f"missing arguments: {', '.join(missing)}"
+            if missing
+            else f"too many arguments: {len(args)}"
+        )
+        raise TypeError(f"{cls.__name__}: {problem}")
+    return {**given, **kwargs}
+
+
+def _parts(space: spaces.Space[Any]) -> list[tuple[Key, spaces.Space[Any]]]:
+    if isinstance(space, spaces.Dict):
+        parts: list[tuple[Key, spaces.Space[Any]]] = list(space.spaces.items())
+    else:
+        parts = [(None, space)]
+    for key, part in parts:
+        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            where = "" if key is None else f" (key {key!r})"
+            raise TypeError(
+                f"{type(part).__name__} observation spaces are not supported{where}; "
+                "SB3 stores Box, Discrete, MultiDiscrete, MultiBinary and Dict of these"
+            )
+    return parts
+
+
+def _parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]:
+    """Return `{"elem_type": ..., "runs_type": ...}` of what the caller gave."""
+    if dtypes is None:
+        return {}
+    if not isinstance(dtypes, Mapping):
+        return {"elem_type": np.dtype(dtypes)}
+    unknown = sorted(set(dtypes) - {"elem_type", "runs_type"})
+    if unknown:
+        raise ValueError(f"dtypes has elem_type and runs_type, not {', '.join(map(str, unknown))}")
+    return dict(dtypes)
+
+
+def _parse_output(output_dtype: str, normalize_images: bool, dtype: np.dtype[Any]) -> Output:
+    if output_dtype not in ("raw", "float"):
+        raise ValueError(f"output_dtype is 'raw' or 'float', not {output_dtype!r}")
+    if normalize_images and dtype == np.uint8:
+        return "normalized"
+    return "float" if output_dtype == "float" and dtype != np.float32 else "raw"
+
+
+def _can_stack(shape: tuple[int, ...], frame_stack: int | Literal["auto"]) -> bool:
+    """Tell whether `frame_stack` is for this part: in a Dict it is for images, not for the vectors beside them."""
+    return frame_stack == "auto" or len(shape) > 1
+
+
+def _empty(space: spaces.Space[Any]) -> spaces.Box:
+    nothing = np.zeros(0, space.dtype)
+    return spaces.Box(nothing, nothing, dtype=space.dtype)  # type: ignore[arg-type]
+
+
+def _keys(obs: Any) -> str:
+    return ", ".join(map(str, obs)) if isinstance(obs, Mapping) else type(obs).__name__
