@@ -73,6 +73,7 @@ class Coder:
     def __init__(self, codec: Codec, frame_bytes: int) -> None:
         self.codec = codec
         self.frame_bytes = frame_bytes
+        self.learning = True  # False: encode with what is known, because there is no room for more
 
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames` [n, frame_bytes]; `streams` [n] says which env each one comes from."""
@@ -107,6 +108,15 @@ class Coder:
     @property
     def nbytes(self) -> int:
         """Bytes kept to encode and decode: dictionaries, key frames."""
+        return 0
+
+    def growth_bytes(self, n_frames: int) -> int:
+        """Bytes by which `nbytes` may grow while encoding so many frames and learning from them."""
+        return 0
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes kept for each stream, once it is seen."""
         return 0
 
     @staticmethod

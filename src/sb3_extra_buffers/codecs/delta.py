@@ -84,8 +84,8 @@ class DeltaCoder(Coder):
         self._encode = jit.choose(
             _encode_kernel,
             encode_reference,
-            f"void({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
-            f" {ints}, {data}, {ints}, {ints})",
+            f"int64({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
+            f" {ints}, boolean, {data}, {ints}, {ints})",
         )
         self._decode = jit.choose(
             _decode_kernel,
@@ -105,28 +105,34 @@ class DeltaCoder(Coder):
 
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames`, each against the best recent key; new keys may be made on the way."""
-        n = len(frames)
-        self._make_room(n, int(streams.max(initial=-1)) + 1)
+        n, done, end = len(frames), 0, 0
+        words, streams = self._as_words(frames), np.ascontiguousarray(streams, np.int64)
         data = np.empty(n * self.frame_bytes, np.uint8)
         lengths, references = np.empty(n, np.int64), np.empty(n, np.int64)
-        self._encode(
-            self._as_words(frames),
-            np.ascontiguousarray(streams, np.int64),
-            self.frame_bytes,
-            self.position_bytes,
-            self.keys,
-            self.uses,
-            self.candidates,
-            self.last_used,
-            self.clock,
-            self.backgrounds,
-            self.votes,
-            self.savings,
-            data,
-            lengths,
-            references,
-        )
-        return Encoded(data[: lengths.sum()], lengths, references)
+        while done < n:  # again if there was no room for the next frame to become a key
+            more = self._encode(
+                words[done:] if done else words,
+                streams[done:] if done else streams,
+                self.frame_bytes,
+                self.position_bytes,
+                self.keys,
+                self.uses,
+                self.candidates,
+                self.last_used,
+                self.clock,
+                self.backgrounds,
+                self.votes,
+                self.savings,
+                self.learning,
+                data[end:],
+                lengths[done:],
+                references[done:],
+            )
+            end += int(lengths[done : done + more].sum())
+            done += more
+            if done < n:
+                self._make_room(int(streams.max()) + 1)
+        return Encoded(data[:end], lengths, references)
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
         """Write the frames into `out`: copy the key, patch the words."""
@@ -143,6 +149,15 @@ class DeltaCoder(Coder):
         """Bytes of keys, backgrounds and votes."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
+    def growth_bytes(self, n_frames: int) -> int:
+        """Bytes of the keys that may be added."""
+        return (n_frames + 1 + len(self.keys) // 16) * (self.n_words * _WORD + 8)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a background and its votes."""
+        return 2 * self.n_words * _WORD + 8
+
     def _as_words(self, frames: Bytes) -> Words:
         if self.frame_bytes % _WORD == 0:
             return np.require(frames, np.uint8, ["C", "W"]).view(np.uint32)
@@ -150,8 +165,12 @@ class DeltaCoder(Coder):
         padded[:, : self.frame_bytes] = frames
         return padded.view(np.uint32)
 
-    def _make_room(self, n_frames: int, n_streams: int) -> None:
-        """Grow the arrays so that each frame of the batch may become a key and each stream has a background."""
+    def _make_room(self, n_streams: int) -> None:
+        """Grow the arrays so that each stream has a background and there is room for another key."""
+        grow = 1 + len(self.keys) // 16
+        if self.uses.all() and self.learning:
+            self.keys = np.pad(self.keys, ((0, grow), (0, 0)))
+            self.uses = np.pad(self.uses, (0, grow))
         more = n_streams - len(self.backgrounds)
         if more > 0:
             self.backgrounds = np.pad(self.backgrounds, ((0, more), (0, 0)))
@@ -161,12 +180,6 @@ class DeltaCoder(Coder):
         if missing > 0:
             self.candidates = np.pad(self.candidates, (0, missing))
             self.last_used = np.pad(self.last_used, (0, missing), constant_values=-1)
-        free = int(np.count_nonzero(self.uses == 0))
-        due = int(np.count_nonzero(self.savings * 2 > self.frame_bytes)) + 1
-        if free < min(due, n_frames):
-            grow = max(min(due, n_frames) - free, len(self.keys) // 16)
-            self.keys = np.pad(self.keys, ((0, grow), (0, 0)))
-            self.uses = np.pad(self.uses, (0, grow))
 
 
 def _encode_kernel(
@@ -182,16 +195,24 @@ def _encode_kernel(
     backgrounds: Words,
     votes: NDArray[np.int8],
     savings: Ints,
+    learning: bool,
     data: Bytes,
     lengths: Ints,
     references: Ints,
-) -> None:
+) -> int:
     n_words = frames.shape[1]
     entry = position_bytes + 4
     end = 0
     for i in range(frames.shape[0]):
-        frame = frames[i]
+        free = -1
+        for k in range(uses.size):
+            if uses[k] == 0:
+                free = k
+                break
         stream = streams[i]
+        if (free < 0 and learning) or stream >= len(backgrounds):
+            return i
+        frame = frames[i]
         background = backgrounds[stream]
         clock[0] += 1
         best = 0
@@ -211,24 +232,18 @@ def _encode_kernel(
             different += frame[w] != background[w]
         if different < changed:
             savings[stream] += (changed - different) * entry
-            if savings[stream] > frame_bytes:
-                free = -1
-                for k in range(uses.size):
-                    if uses[k] == 0:
-                        free = k
-                        break
-                if free >= 0:
-                    best = 0
-                    for c in range(candidates.size):
-                        if last_used[c] < last_used[best]:
-                            best = c
-                    if last_used[best] >= 0:
-                        uses[candidates[best]] -= 1
-                    keys[free] = background
-                    uses[free] = 1
-                    candidates[best] = free
-                    changed = different
-                    savings[:] = 0
+            if savings[stream] > frame_bytes and learning:
+                best = 0
+                for c in range(candidates.size):
+                    if last_used[c] < last_used[best]:
+                        best = c
+                if last_used[best] >= 0:
+                    uses[candidates[best]] -= 1
+                keys[free] = background
+                uses[free] = 1
+                candidates[best] = free
+                changed = different
+                savings[:] = 0
         last_used[best] = clock[0]
         raw = frame.view(np.uint8)
         if changed * entry >= frame_bytes:
@@ -254,11 +269,12 @@ def _encode_kernel(
         end += lengths[i]
         seen = background.view(np.uint8)
         vote = votes[stream]
-        for b in range(raw.size):
-            same = raw[b] == seen[b]
-            count = vote[b] + np.int8(same and vote[b] < _VOTES) - np.int8(not same)
-            seen[b] = raw[b] if count < 0 else seen[b]
-            vote[b] = 1 if count < 0 else count
+        for b in range(raw.size):  # int8 throughout: so the compiler makes vector code of it
+            up = np.int8(min(vote[b] + np.int8(1), np.int8(_VOTES)))
+            count = up if raw[b] == seen[b] else np.int8(vote[b] - np.int8(1))
+            seen[b] = raw[b] if count < np.int8(0) else seen[b]
+            vote[b] = np.int8(1) if count < np.int8(0) else count
+    return len(frames)
 
 
 def encode_reference(
@@ -274,14 +290,20 @@ def encode_reference(
     backgrounds: Words,
     votes: NDArray[np.int8],
     savings: Ints,
+    learning: bool,
     data: Bytes,
     lengths: Ints,
     references: Ints,
-) -> None:
-    """Encode `frames` as the kernel does, in NumPy: same payloads, same keys, same state afterwards."""
+) -> int:
+    """Encode `frames` as the kernel does, in NumPy: same payloads, same keys, same state afterwards.
+
+    Returns how many frames are done; fewer than all if the next one could become a key and there is no room.
+    """
     entry = position_bytes + _WORD
     end = 0
     for i, (frame, stream) in enumerate(zip(frames, streams, strict=True)):  # each frame's keys depend on the last's
+        if (uses.all() and learning) or stream >= len(backgrounds):
+            return i
         background = backgrounds[stream]
         clock[0] += 1
         open_ = np.flatnonzero(last_used >= 0)
@@ -290,7 +312,7 @@ def encode_reference(
         different = int(np.count_nonzero(frame != background))
         if different < changed:
             savings[stream] += (changed - different) * entry
-            if savings[stream] > frame_bytes and not uses.all():
+            if savings[stream] > frame_bytes and learning:
                 free, best = int(np.flatnonzero(uses == 0)[0]), int(last_used.argmin())
                 if last_used[best] >= 0:
                     uses[candidates[best]] -= 1
@@ -314,6 +336,7 @@ def encode_reference(
         count = np.where(raw == seen, np.minimum(vote + 1, _VOTES), vote - 1)
         seen[count < 0] = raw[count < 0]
         vote[:] = np.where(count < 0, 1, count)
+    return len(frames)
 
 
 def _decode_kernel(

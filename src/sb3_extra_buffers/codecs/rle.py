@@ -35,8 +35,10 @@ class Rle(Codec):
     runs_type: DTypeLike | None = None
 
     def __post_init__(self) -> None:
-        if self.runs_type is not None and np.dtype(self.runs_type).kind not in "iu":
-            raise ValueError(f"runs_type is an integer type, not {np.dtype(self.runs_type)}")
+        if self.runs_type is not None:
+            object.__setattr__(self, "runs_type", np.dtype(self.runs_type))  # equal settings make equal codecs
+            if np.dtype(self.runs_type).kind not in "iu":
+                raise ValueError(f"runs_type is an integer type, not {self.runs_type}")
 
     def encode(self, frame: Bytes) -> bytes:  # noqa: D102
         items, runs_type = self._view(frame), self._runs_type(frame)

@@ -80,7 +80,7 @@ class ZstdCoder(Coder):
             payload = self._compressor.compress(frame)
             references[i] = len(self.dictionaries) - 1
             payloads.append(payload if len(payload) < self.frame_bytes else frame.tobytes())
-            if self.seen < _TRAINED_AFTER[-1]:
+            if self.learning and self.seen < _TRAINED_AFTER[-1]:
                 self._learn(frame, len(payload))
         return self._joined(payloads, references)
 
@@ -95,14 +95,13 @@ class ZstdCoder(Coder):
 
     def _learn(self, frame: Bytes, payload_bytes: int) -> None:
         """Keep some of the first frames, and train a dictionary on them when it is time."""
-        wanted = self.seen < _TRAINED_AFTER[0] or self.seen % 4 == 0
+        wanted = self.seen < _TRAINED_AFTER[0] or self.seen % 8 == 0
         room = (len(self.samples) + 1) * self.frame_bytes <= _SAMPLE_BYTES
         if wanted and room and payload_bytes < self.frame_bytes // 2:  # noise has nothing to learn from
             self.samples.append(frame.tobytes())
         self.seen += 1
         if self.seen in _TRAINED_AFTER:
             self._train()
-        if self.seen == _TRAINED_AFTER[-1]:
             self.samples = []
 
     def _train(self) -> None:
@@ -119,6 +118,10 @@ class ZstdCoder(Coder):
         if small < _WORTH * plain:
             self.dictionaries.append(trained)
             self._contexts()
+
+    def growth_bytes(self, n_frames: int) -> int:
+        """Bytes of the samples and the dictionary that may be added."""
+        return n_frames * self.frame_bytes + self.codec.dictionary_bytes
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
+from abc import ABCMeta
 from typing import Any
 
 from stable_baselines3.common.buffers import (
@@ -42,11 +44,15 @@ class CompressedHerReplayBuffer(CompressedObservations, HerReplayBuffer):
     """`HerReplayBuffer` whose observations are compressed, key by key."""
 
 
+class _MadeClass(ABCMeta):
+    """Type of the classes that `compressed_class` makes: they pickle as the call that makes them."""
+
+
 @functools.cache
 def compressed_class(buffer_class: type[BaseBuffer]) -> type[Any]:
     """Return `buffer_class` with compressed observations: a class to pass to SB3, the same one every time.
 
-    Its instances pickle if `buffer_class` can be imported.
+    The class and its instances pickle if `buffer_class` can be imported.
 
     Raises:
         TypeError: not an SB3 buffer class.
@@ -55,17 +61,15 @@ def compressed_class(buffer_class: type[BaseBuffer]) -> type[Any]:
         raise TypeError(f"compressed_class takes a subclass of an SB3 buffer, not {buffer_class!r}")
     if issubclass(buffer_class, CompressedObservations):
         return buffer_class
+    bases = (CompressedObservations, buffer_class)
+    named = (known for known in CompressedObservations.__subclasses__() if known.__bases__ == bases)
     doc = f"`{buffer_class.__name__}` whose observations are compressed."
-    members = {"__doc__": doc, "__module__": __name__, "__reduce_ex__": _reduce, "_plain_class": buffer_class}
-    bases: tuple[type, ...] = (CompressedObservations, buffer_class)
-    return type(f"Compressed{buffer_class.__name__}", bases, members)
+    made = _MadeClass(f"Compressed{buffer_class.__name__}", bases, {"__doc__": doc, "__module__": __name__})
+    return next(named, made)
 
 
-def _reduce(buffer: Any, protocol: Any) -> tuple[Any, ...]:
-    """Pickle by way of the plain class: the compressed one is made again when loading."""
-    state = buffer.__getstate__() if hasattr(buffer, "__getstate__") else vars(buffer).copy()
-    return _new, (buffer._plain_class,), state
+def _make_again(made: _MadeClass) -> tuple[Any, ...]:
+    return compressed_class, (made.__bases__[1],)
 
 
-def _new(plain_class: type[BaseBuffer]) -> Any:
-    return object.__new__(compressed_class(plain_class))
+copyreg.pickle(_MadeClass, _make_again)

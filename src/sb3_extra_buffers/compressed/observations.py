@@ -16,6 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
+from stable_baselines3.common.buffers import (
+    DictReplayBuffer,
+    DictRolloutBuffer,
+    NStepReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+)
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parse_method
@@ -25,7 +32,7 @@ from sb3_extra_buffers.frames.auto import SMALL
 from sb3_extra_buffers.frames.cast import narrows
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
-from sb3_extra_buffers.frames.observations import ObservationStore, Output, checked_values
+from sb3_extra_buffers.frames.observations import ObservationStore, Output, checked_values, parse_dtypes
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -55,7 +62,10 @@ class CompressedObservations:
 
     observation_space: Any
     obs_shape: Any
+    action_dim: int
     n_envs: int
+    pos: int
+    full: bool
 
     def __init__(
         self,
@@ -76,9 +86,14 @@ class CompressedObservations:
             raise TypeError(f"buffer_size is a number of transitions, not {buffer_size!r}")
         if buffer_size < 1:
             raise ValueError(f"buffer_size is at least 1, not {buffer_size}")
+        if given.get("n_envs", 1) < 1:
+            raise ValueError(f"n_envs is at least 1, not {given['n_envs']}")
+        _check_class(type(self), space)
         if compression_method != "auto":
             parse_method(compression_method)
-        wanted = _parse_dtypes(dtypes)
+        elif compression_kwargs or decompression_kwargs:
+            raise ValueError("compression_kwargs are settings of one codec: name it with compression_method")
+        wanted = parse_dtypes(dtypes)
         self._lock = Lock()
         budget = Budget(max_bytes)
         self._stores: dict[Key, ObservationStore] = {}
@@ -135,10 +150,11 @@ class CompressedObservations:
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
-        # SB3's replay buffers take `obs, next_obs, ...`, its rollout buffers `obs, ...`.
-        names = ("obs", "next_obs") if hasattr(self, "next_observations") else ("obs",)
-        checked = [self._checked(obs) for obs in args[: len(names)]]
-        kwargs.update({name: self._checked(kwargs[name]) for name in names if name in kwargs})
+        # SB3's replay buffers take these in this order, its rollout buffers `obs, action, reward` first.
+        replay = hasattr(self, "next_observations")
+        names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
+        checked = [self._checked_field(name, value) for name, value in zip(names, args, strict=False)]
+        kwargs.update({name: self._checked_field(name, kwargs[name]) for name in names if name in kwargs})
         with self._lock, self._whole():
             super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
 
@@ -162,7 +178,7 @@ class CompressedObservations:
         """
         if not hasattr(super(), "get"):
             raise AttributeError(f"{type(self).__name__} has no minibatches: it is a replay buffer, use sample()")
-        if not self.full:  # type: ignore[attr-defined]
+        if not self.full:
             raise ValueError(f"the rollout has {self.size()} of its steps: add the others before get()")  # type: ignore[attr-defined]
         return super().get(*args, **kwargs)  # type: ignore[misc]
 
@@ -183,8 +199,8 @@ class CompressedObservations:
                 parts.append(MemoryUsage(name, "dense", raw, raw, held, held))
                 continue
             method = store.codec.name if store.planned else f"{store.method} (undecided)"
-            frames, unique = held * store.layout.stack, store.frames.n_frames
-            parts.append(MemoryUsage(name, method, raw, store.nbytes, frames, unique))
+            stored = store.nbytes  # asked first: it lets go of the frames of arrays that are gone
+            parts.append(MemoryUsage(name, method, raw, stored, held * store.layout.stack, store.frames.n_frames))
         return MemoryUsage.total(type(self).__name__, parts)
 
     def _attach(self) -> None:
@@ -212,8 +228,21 @@ class CompressedObservations:
             )
         return _empty(space) if self._stores else space
 
+    def _checked_field(self, name: str, value: Any) -> Any:
+        """Return an argument of `add`, or raise before anything is changed."""
+        if name in ("obs", "next_obs"):
+            return self._checked(value)
+        size, wanted = np.size(value), self.n_envs * (self.action_dim if name == "action" else 1)
+        if name != "infos" and size != wanted and not (size == 1 and np.ndim(value) == 0):
+            raise ValueError(f"{name} has {size} values; {self.n_envs} envs need {wanted}")
+        if name != "infos" and np.asarray(value).dtype.kind not in "biuf":
+            raise TypeError(f"{name} is an array of numbers, not {value!r}")
+        if name == "infos" and (len(value) != self.n_envs or not all(isinstance(info, Mapping) for info in value)):
+            raise ValueError(f"infos is a list of dicts, one for each of {self.n_envs} envs")
+        return value
+
     def _checked(self, obs: Any) -> Any:
-        """Return observations as the space's arrays `[n_envs, *obs_shape]`, or raise before anything is changed."""
+        """Return observations as the space's arrays `[n_envs, *obs_shape]`."""
         if not isinstance(self.observation_space, spaces.Dict):
             return self._checked_part(obs, self.observation_space, self.obs_shape)
         if not isinstance(obs, Mapping) or self.observation_space.spaces.keys() - obs.keys():
@@ -231,25 +260,28 @@ class CompressedObservations:
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """Undo what an `add` has written if it raises: rows of SB3's arrays, and the compressed ones."""
-        row = self.pos  # type: ignore[has-type]
+        row, full = self.pos, self.full
         rows = [
             (array, array[row].copy())
             for array in vars(self).values()
-            if type(array) is np.ndarray and len(array.shape) > 1 and row < len(array)
+            if type(array) is np.ndarray and array.ndim > 1 and row < len(array)
         ]
-        for store in self._stores.values():
+        stores = self._stores.values()
+        for store in stores:
             store.begin()
         try:
             yield
+            for store in stores:
+                store.prepare()
         except BaseException:
-            self.pos = row
+            self.pos, self.full = row, full
             for array, before in rows:
                 array[row] = before
-            for store in self._stores.values():
+            for store in stores:
                 store.rollback()
             raise
-        for store in self._stores.values():
-            store.commit()
+        for store in stores:
+            store.publish()
 
 
 def _by_name(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -291,6 +323,16 @@ def _by_name(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     return {**given, **kwargs}
 
 
+def _check_class(cls: type, space: spaces.Space[Any]) -> None:
+    """Raise where SB3's class for the other kind of space is meant; SB3's own error would not say so."""
+    plain = {ReplayBuffer, NStepReplayBuffer, RolloutBuffer}
+    takes_dicts = issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
+    if isinstance(space, spaces.Dict) and not takes_dicts and plain & set(cls.__bases__):
+        raise TypeError(f"{cls.__name__} takes no Dict observations: use the class for Dict spaces")
+    if not isinstance(space, spaces.Dict) and takes_dicts:
+        raise TypeError(f"{cls.__name__} takes Dict observations only, not {type(space).__name__}")
+
+
 def _parts(space: spaces.Space[Any]) -> list[tuple[Key, spaces.Space[Any]]]:
     if isinstance(space, spaces.Dict):
         parts: list[tuple[Key, spaces.Space[Any]]] = list(space.spaces.items())
@@ -304,18 +346,6 @@ def _parts(space: spaces.Space[Any]) -> list[tuple[Key, spaces.Space[Any]]]:
                 "SB3 stores Box, Discrete, MultiDiscrete, MultiBinary and Dict of these"
             )
     return parts
-
-
-def _parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]:
-    """Return `{"elem_type": ..., "runs_type": ...}` of what the caller gave."""
-    if dtypes is None:
-        return {}
-    if not isinstance(dtypes, Mapping):
-        return {"elem_type": np.dtype(dtypes)}
-    unknown = sorted(set(dtypes) - {"elem_type", "runs_type"})
-    if unknown:
-        raise ValueError(f"dtypes has elem_type and runs_type, not {', '.join(map(str, unknown))}")
-    return dict(dtypes)
 
 
 def _parse_output(output_dtype: str, normalize_images: bool, dtype: np.dtype[Any]) -> Output:

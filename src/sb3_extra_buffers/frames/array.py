@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_extra_buffers.frames.heap import Budget
-from sb3_extra_buffers.frames.observations import IdTable, ObservationStore, checked_values
+from sb3_extra_buffers.frames.observations import IdTable, ObservationStore, checked_values, parse_dtypes
 from sb3_extra_buffers.frames.store import Ids
 
 
@@ -43,7 +43,7 @@ class CompressedArray(np.ndarray[Any, Any]):
         dtype: DTypeLike,
         obs_shape: int | tuple[int, ...],
         *,
-        dtypes: Mapping[str, Any] | None = None,
+        dtypes: Mapping[str, Any] | DTypeLike | None = None,
         compression_method: str = "auto",
         compression_kwargs: Mapping[str, Any] | None = None,
         decompression_kwargs: Mapping[str, Any] | None = None,
@@ -52,7 +52,7 @@ class CompressedArray(np.ndarray[Any, Any]):
     ) -> FrameArray:
         """Make an array of zeros."""
         leading = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        wanted = dict(dtypes or {})
+        wanted = parse_dtypes(dtypes)
         store = ObservationStore(
             (obs_shape,) if isinstance(obs_shape, int | np.integer) else tuple(obs_shape),
             np.dtype(dtype),
@@ -177,6 +177,8 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
             obs = self._take(chosen)
             if rest:
                 return obs[(*(slice(None),) * (chosen.ndim - 1), *rest)]
+            if obs.ndim == 0:
+                return obs[()]  # a number, as NumPy gives it
             store.fresh.add(obs)
             return obs
 
@@ -186,11 +188,15 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         with store.lock:
             plain, rest = _split_index(index, len(self._leading))
             if plain and not rest and self._view is None and all(isinstance(part, int) for part in plain):
-                leading = self._ids[plain].shape[:-1]
+                table = self._table
+                leading = table.ids.shape[len(plain) : -1]
                 obs = checked_values(value, (*leading, *store.obs_shape), store.dtype)
-                streams = np.arange(prod(leading)) if leading else np.array([plain[-1] if len(plain) > 1 else 0])
-                ids = store.put(obs.reshape(-1, *store.obs_shape), streams % self._table.streams)
-                store.assign(self._table, plain, ids.reshape(*leading, -1))
+                obs = obs.reshape(-1, *store.obs_shape)
+                streams = store.row_streams  # of the usual case, a row
+                if leading != (len(streams),):
+                    last = plain[-1] % table.streams if len(plain) > 1 else 0
+                    streams = np.arange(len(obs)) % table.streams if leading else np.array([last])
+                store.assign(table, plain, obs, streams)
                 return
             if plain is None or rest:
                 lead, inner = self._elements(index)
@@ -205,7 +211,6 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
                 # Where an index names a place twice, the last value stays, as in NumPy.
                 rows, last = np.unique(places.reshape(-1)[::-1], return_index=True)
                 obs = obs[places.size - 1 - last]
-            store.settle()
             ids = store.put(
                 obs, rows % self._table.streams if len(self._leading) > 1 else np.zeros(len(rows), np.int64)
             )
@@ -213,23 +218,23 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _assign_rows(self, rows: NDArray[np.int64], ids: Ids) -> None:
         index = np.unravel_index(rows, self._leading)
-        if self._view is None:
-            self.store.assign(self._table, index, ids)
-            return
-        replaced = self._view[index].copy()
-        self._view[index] = ids
+        replaced = self._ids[index].copy()
+        self._ids[index] = ids
         self.store.frames.release(replaced)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a compressed array cannot be had without decompressing it: leave out copy=False")
         decoded: NDArray[Any] = self[...]
-        return decoded if dtype is None else decoded.astype(dtype, copy=False)
+        if dtype is not None:
+            decoded = decoded.astype(dtype, copy=False)
+        decoded.flags.writeable = copy is True  # what is written into it would be lost
+        return decoded
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         outs = kwargs.pop("out", ())
         if outs:
-            kwargs["out"] = tuple(np.asarray(out) if _is_ours(out) else out for out in outs)
+            kwargs["out"] = tuple(out[...] if _is_ours(out) else out for out in outs)
         if method == "at" and _is_ours(inputs[0]):
             raise TypeError(
                 f"{ufunc.__name__}.at cannot change a compressed array: decompress it with np.asarray first"
@@ -238,8 +243,9 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         for out, changed in zip(outs, kwargs.get("out", ()), strict=True):
             if _is_ours(out):
                 out[...] = changed
-                result = out
-        return result
+        if not outs:
+            return result
+        return outs[0] if len(outs) == 1 else outs
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -247,13 +253,17 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         return func(*_decoded(args), **_decoded(kwargs))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "resize" or not hasattr(np.ndarray, name):
+        if name.startswith("_") or name in ("resize", "setflags") or not hasattr(np.ndarray, name):
             raise AttributeError(f"CompressedArray has no attribute {name!r}")
         return getattr(_decoded(self), name)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """Return a view with two axes exchanged; leading axes stay compressed."""
-        one, two = operator.index(axis1) % self.ndim, operator.index(axis2) % self.ndim
+        one, two = operator.index(axis1), operator.index(axis2)
+        for axis in (one, two):
+            if not -self.ndim <= axis < self.ndim:
+                raise np.exceptions.AxisError(axis, self.ndim)
+        one, two = one % self.ndim, two % self.ndim
         if max(one, two) >= len(self._leading):
             return _decoded(self).swapaxes(one, two)
         self.store.settle()
@@ -277,7 +287,7 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _take(self, ids: Ids) -> NDArray[Any]:
         obs = self.store.take(ids.reshape(-1, ids.shape[-1]))
-        return obs.reshape(*ids.shape[:-1], *self.store.obs_shape)
+        return obs.reshape((*ids.shape[:-1], *self.store.obs_shape))
 
     def _places(self) -> NDArray[np.int64]:
         return np.arange(prod(self._leading)).reshape(self._leading)
@@ -296,7 +306,9 @@ def _split_index(index: Any, n_leading: int) -> tuple[tuple[Any, ...] | None, tu
     Returns `(None, ())` where that cannot be done, or not without changing the order of axes that NumPy gives.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
-    while parts and (parts[-1] is Ellipsis or (isinstance(parts[-1], slice) and parts[-1] == slice(None))):
+    if parts and parts[-1] is Ellipsis:
+        parts.pop()
+    while parts and isinstance(parts[-1], slice) and parts[-1] == slice(None):
         parts.pop()
     axes = cut = 0
     for i, part in enumerate(parts):
@@ -334,9 +346,7 @@ def _is_ours(value: Any) -> bool:
 def _decoded(value: Any) -> Any:
     """Replace compressed arrays in arguments by decompressed, read-only ones."""
     if _is_ours(value):
-        decoded = np.asarray(value)
-        decoded.flags.writeable = False
-        return decoded
+        return np.asarray(value)
     if type(value) in (list, tuple):
         return type(value)(map(_decoded, value))
     if type(value) is dict:

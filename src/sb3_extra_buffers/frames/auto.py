@@ -26,6 +26,8 @@ def find_stack(before: NDArray[np.uint8], after: NDArray[np.uint8], item_bytes: 
         `(stack, axis)`, or None if no row shows any. A row shows a stack if the shift explains it and standing still
         does not.
     """
+    if not len(before):
+        return None
     for axis in (0, -1):
         moved_axis = axis % (before.ndim - 1) + 1
         a, b = np.moveaxis(before, moved_axis, 1), np.moveaxis(after, moved_axis, 1)

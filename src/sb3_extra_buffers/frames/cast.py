@@ -52,7 +52,8 @@ def clipped_cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def narrows(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Tell whether storing `source` values as `target` may lose something."""
-    return not np.can_cast(source, target, "safe")
+    wide = source.kind in "iu" and source.itemsize == 8 and target.kind == "f"  # NumPy calls 2**53 + 1 safe
+    return wide or not np.can_cast(source, target, "safe")
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:

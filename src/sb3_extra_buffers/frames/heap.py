@@ -7,6 +7,7 @@ writes, so memory stays near what is alive plus one segment, and nothing is ever
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from sb3_extra_buffers.codecs.base import Bytes, Ints
 
 _SEGMENT = 1 << 14
-_STEP = 1 << 16  # the array grows by at most so much more than it must
+_STEP = 1 << 15  # the array grows by at most so much more than it must
 
 
 class StoreFullError(MemoryError):
@@ -25,23 +26,41 @@ class Budget:
     """How many bytes the stores of one buffer may take together."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int | np.integer | None):
+            raise TypeError(f"max_bytes is a number of bytes or None for no limit, not {max_bytes!r}")
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(f"max_bytes is at least 1 or None for no limit, not {max_bytes}")
         self.max_bytes = max_bytes
-        self.used = 0
+        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()  # whatever has `nbytes`
 
-    def charge(self, n: int) -> None:
-        """Take `n` more bytes.
+    def __getstate__(self) -> dict[str, Any]:
+        return {"max_bytes": self.max_bytes, "owners": list(self.owners)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.max_bytes = state["max_bytes"]
+        self.owners = weakref.WeakSet(state["owners"])
+
+    def allows(self, more: int) -> bool:
+        """Tell whether there is room for `more` bytes."""
+        return self.max_bytes is None or self.used + more <= self.max_bytes
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken."""
+        return sum(owner.nbytes for owner in self.owners)
+
+    def check(self, more: int) -> None:
+        """Ask before growing by `more` bytes.
 
         Raises:
-            StoreFullError: they are not there.
+            StoreFullError: that is too much.
         """
-        if self.max_bytes is not None and self.used + n > self.max_bytes:
+        if not self.allows(more):
+            needed = self.used + more
             raise StoreFullError(
-                f"the observations need {self.used + n:,} bytes, more than max_bytes={self.max_bytes:,}: "
+                f"the observations need {needed:,} bytes, more than max_bytes={self.max_bytes:,}: "
                 "raise it, or use a smaller buffer or a smaller compression_method"
             )
-        self.used += n
 
 
 class Heap:
@@ -72,28 +91,48 @@ class Heap:
         Raises:
             StoreFullError: the budget does not allow it; nothing was changed.
         """
+        try:
+            return self._append(data, lengths)
+        except StoreFullError:
+            if not self.free:
+                raise
+        # The open segment is not all there yet and may not grow; another one is free.
+        if self.alive[self._segment] == 0:
+            self.free.insert(0, self._segment)
+        self._open_segment()
+        return self._append(data, lengths)
+
+    def _append(self, data: Bytes, lengths: Ints) -> Ints:
+        n = len(lengths)
+        if self._at < self._limit and self._at + data.size <= self._limit:  # the usual case
+            self._ensure(self._at + data.size)
+            self.data[self._at : self._at + data.size] = data
+            offsets: Ints = np.minimum(self._at + np.cumsum(lengths) - lengths, self._limit - 1)
+            self._at += data.size
+            self.alive[self._segment] += n
+            return offsets
         before = (self.alive, self.free.copy(), self._segment, self._at, self._limit)
         ends = np.cumsum(lengths)
-        offsets = np.empty(len(lengths), np.int64)
+        offsets = np.empty(n, np.int64)
         first = copied = 0
         runs: list[tuple[int, int, int]] = []  # (where in the heap, where in data, bytes)
         try:
-            while first < len(lengths):
+            while first < n:
                 last = int(np.searchsorted(ends, copied + self._limit - self._at, side="right"))
                 if last == first or self._at == self._limit:
                     self._open_segment()
                     continue
-                n = int(ends[last - 1]) - copied
+                size = int(ends[last - 1]) - copied
                 starts = self._at - copied + ends[first:last] - lengths[first:last]
                 offsets[first:last] = np.minimum(starts, self._limit - 1)  # an empty payload after a full segment
-                runs.append((self._at, copied, n))
-                self._at, copied, first = self._at + n, copied + n, last
-            self._ensure(max((at + n for at, _, n in runs), default=0))
+                runs.append((self._at, copied, size))
+                self._at, copied, first = self._at + size, copied + size, last
+            self._ensure(max((at + size for at, _, size in runs), default=0))
         except StoreFullError:
             self.alive, self.free, self._segment, self._at, self._limit = before
             raise
-        for at, start, n in runs:
-            self.data[at : at + n] = data[start : start + n]
+        for at, start, size in runs:
+            self.data[at : at + size] = data[start : start + size]
         np.add.at(self.alive, offsets // self.segment_bytes, 1)
         return offsets
 
@@ -120,7 +159,11 @@ class Heap:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
         more = size - self.data.size
         if more > 0:
-            step = max(more, min(_STEP, self.data.size >> 9))
-            self.budget.charge(step)
+            step = max(more, min(_STEP, self.data.size >> 8), 4096)
+            try:
+                self.budget.check(step)
+            except StoreFullError:
+                step = more
+                self.budget.check(step)
             # realloc: large blocks are remapped, not copied. Nobody holds a view of `data` outside the store's lock.
             self.data.resize(self.data.size + step, refcheck=False)

@@ -34,12 +34,14 @@ class Layout:
         return prod(self.obs_shape) * self.dtype.itemsize // self.stack
 
     def split(self, obs: NDArray[Any]) -> Bytes:
-        """Return the frames `[n, stack, frame_bytes]` of observations `[n, *obs_shape]`, C-contiguous."""
+        """Return the frames `[n, stack, frame_bytes]` of observations `[n, *obs_shape]`, without a copy if possible."""
         if self.axis == -1 and self.stack > 1:
             *outer, channels = obs.shape
             obs = np.moveaxis(obs.reshape(*outer, self.stack, channels // self.stack), -2, 1)
-        frames = np.ascontiguousarray(obs).reshape(len(obs), prod(self.obs_shape))
-        return frames.view(np.uint8).reshape(len(obs), self.stack, self.frame_bytes)
+        frames = obs.reshape(len(obs), self.stack, prod(self.obs_shape) // self.stack)
+        if self.dtype.itemsize == 1:
+            return frames.view(np.uint8)  # SB3 gives channel-first views of channel-last memory: strided, not copied
+        return np.ascontiguousarray(frames).view(np.uint8)
 
     def join(self, frames: Bytes) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of frames `[n, stack, frame_bytes]`."""

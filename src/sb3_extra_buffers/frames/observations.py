@@ -12,10 +12,10 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from sb3_extra_buffers.codecs import Codec, get_codec
 from sb3_extra_buffers.frames.auto import choose_codec, find_stack
@@ -29,6 +29,7 @@ Output = Literal["raw", "float", "normalized"]
 
 _TRIAL = 16  # writes after which a plan is made with what is known
 _TRIAL_BYTES = 1 << 26
+_NO_IDS = np.zeros(0, np.uint32)
 
 
 class ObservationStore:
@@ -72,12 +73,14 @@ class ObservationStore:
         self.method = method
         self.frame_stack = frame_stack
         self.streams = max(streams, 1)
+        self.row_streams = np.arange(self.streams)
         self.budget = Budget() if budget is None else budget
         self.lock = Lock() if lock is None else lock
         self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
         self.orphans: deque[Ids] = deque()
         self.fresh = Fresh()
-        self.staged: list[tuple[IdTable, Any, Ids]] | None = None
+        self.staged: list[Write] | None = None
+        self.prepared: list[tuple[Write, Ids]] = []
         self._settings = {
             "compression_kwargs": dict(compression_kwargs or {}),
             "decompression_kwargs": dict(decompression_kwargs or {}),
@@ -94,7 +97,7 @@ class ObservationStore:
         self.codec = get_codec("none") if method == "auto" else self._codec(method)
         if method == "auto":
             self._codec("delta").coder(self.layout.frame_bytes)  # compiles it here, not in the first training step
-        self.frames = self._open(self.codec if self.planned else get_codec("none"))
+        self.frames = self._open(self.codec if self.planned else get_codec("none"), self.layout)
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
@@ -112,14 +115,13 @@ class ObservationStore:
 
     def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:
         """Store checked observations `[n, *obs_shape]`; see `FrameStore.put`."""
-        if self.storage != self.dtype:
-            obs = clipped_cast(obs, self.storage)
+        obs = self._narrowed(obs)
         with self.lock:
             self.collect()
-            if self.staged is None:
-                self.settle_if_due()
-            if not self.planned:
-                self._observe(obs, streams)
+            self.settle_if_due()
+            self._observe(obs, streams)
+            if not self.planned and len(obs) > _TRIAL * self.streams:
+                self._look_ahead(obs, streams)
             return self.frames.put(self.layout.split(obs), streams)
 
     def take(self, ids: NDArray[Any]) -> NDArray[Any]:
@@ -133,42 +135,73 @@ class ObservationStore:
         """Return the observations of `ids` as they were put in, whatever reading gives."""
         return self.layout.join(_decoded(self.frames, ids)).astype(self.dtype, copy=False)
 
-    def assign(self, table: IdTable, index: Any, ids: Ids) -> None:
-        """Set `table.ids[index]`; inside `transaction`, only once that has succeeded."""
-        if self.staged is None:
-            replaced = table.ids[index].copy()
-            table.ids[index] = ids
-            self.frames.release(replaced)
-        else:
-            self.staged.append((table, index, ids))
+    def assign(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        """Store checked observations `[n, *obs_shape]` at `table.ids[index]`; after `begin`, when `publish` comes."""
+        write = Write(table, index, self._narrowed(obs), streams)
+        if self.staged is not None:
+            self.staged.append(write)
+            return
+        self.begin()
+        self.staged = [write]
+        self.prepare()
+        self.publish()
 
     def begin(self) -> None:
-        """Hold back assignments until `commit` or `rollback`."""
+        """Hold assignments back: `prepare` and `publish` do them, `rollback` forgets them."""
         self.settle_if_due()
         self.staged = []
 
-    def commit(self) -> None:
-        """Do the assignments since `begin`."""
-        staged, self.staged = self.staged or [], None
-        for table, index, ids in staged:
-            self.assign(table, index, ids)
+    def prepare(self) -> None:
+        """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
+
+        Raises:
+            StoreFullError: `max_bytes` is reached; the assignments are forgotten.
+        """
+        writes, self.staged = self.staged or [], None
+        with self.lock:
+            self.collect()
+            for write in writes:
+                self._observe(write.obs, write.streams)
+            # One call for all arrays of a row: their streams are the same.
+            together = all(write.streams is writes[0].streams for write in writes)
+            try:
+                for group in [writes] if together and writes else [[write] for write in writes]:
+                    blocks = [self.layout.split(write.obs) for write in group]
+                    ids = self.frames.put_blocks(blocks, group[0].streams)
+                    self.prepared += [(write, block) for write, block in zip(group, ids, strict=True)]
+            except BaseException:
+                self.rollback()
+                raise
+
+    def publish(self) -> None:
+        """Make the prepared assignments show."""
+        with self.lock:
+            prepared, self.prepared = self.prepared, []
+            replaced = [_NO_IDS]
+            for write, ids in prepared:
+                place = write.table.ids[write.index]
+                replaced.append(place.reshape(-1).copy())
+                write.table.ids[write.index] = ids.reshape(place.shape)
+            self.frames.release(np.concatenate(replaced))
 
     def rollback(self) -> None:
-        """Forget the assignments since `begin`."""
-        staged, self.staged = self.staged or [], None
-        for _, _, ids in staged:
-            self.frames.release(ids)
+        """Forget the assignments since `begin`, prepared or not."""
+        with self.lock:
+            self.staged = None
+            prepared, self.prepared = self.prepared, []
+            for _, ids in prepared:
+                self.frames.release(ids)
 
     def collect(self) -> None:
         """Release the frames of arrays that are gone."""
         while self.orphans:
             self.frames.release(self.orphans.popleft())
 
-    def settle(self) -> None:
-        """Make the plan now, with what is known."""
+    def settle(self, coming: NDArray[Any] | None = None) -> None:
+        """Make the plan now, with what is known: what was written, and observations about to be."""
         with self.lock:
             if not self.planned:
-                self._replan()
+                self._replan(coming)
                 self.planned = True
 
     def settle_if_due(self) -> None:
@@ -189,57 +222,96 @@ class ObservationStore:
     def _codec(self, method: str) -> Codec:
         return get_codec(method, **self._settings)
 
-    def _open(self, codec: Codec) -> FrameStore:
-        layout = self.layout
+    def _narrowed(self, obs: NDArray[Any]) -> NDArray[Any]:
+        return obs if self.storage == self.dtype else clipped_cast(obs, self.storage)
+
+    def _open(self, codec: Codec, layout: Layout) -> FrameStore:
         return FrameStore(layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
 
     def _observe(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
         """Look at one of the first writes for signs of a frame stack: its frames are in the last one, shifted."""
+        if self.planned:
+            return
         self.writes += 1
         if self.frame_stack != "auto" or self.found is not None or not self.obs_shape or not len(obs):
             return
         known = streams < len(self.frames.recent)
         last = self.frames.recent[streams[known]].view(np.uint8)[..., : self.layout.frame_bytes]
-        n, item = len(last), self.storage.itemsize
-        shape = (n, *self.obs_shape[:-1], self.obs_shape[-1] * item)  # bytes, not values: NaN differs from itself
-        self.found = find_stack(
-            np.ascontiguousarray(last).reshape(shape),
-            np.ascontiguousarray(obs[known]).view(np.uint8).reshape(shape),
-            item,
-        )
+        self.found = self._find_stack(last, obs[known])
 
-    def _replan(self) -> None:
+    def _look_ahead(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        """Make the plan from many observations that come at once."""
+        order = np.argsort(streams, kind="stable")
+        pairs = np.flatnonzero(streams[order[:-1]] == streams[order[1:]])[:64]
+        if self.frame_stack == "auto" and self.found is None and self.obs_shape:
+            self.found = self._find_stack(obs[order[pairs]], obs[order[pairs + 1]])
+        self.settle(obs[:64])
+
+    def _find_stack(self, before: NDArray[Any], after: NDArray[Any]) -> tuple[int, int] | None:
+        item = self.storage.itemsize
+        shape = (len(after), *self.obs_shape[:-1], self.obs_shape[-1] * item)  # bytes: NaN differs from itself
+        first, second = (np.ascontiguousarray(obs).view(np.uint8).reshape(shape) for obs in (before, after))
+        return find_stack(first, second, item)
+
+    def _replan(self, coming: NDArray[Any] | None) -> None:
         self.collect()
         stack, axis = self.found or (self.layout.stack, self.layout.axis)
-        old, self.layout = (self.layout, self.frames), Layout(self.obs_shape, self.storage, stack, axis)
+        old, old_layout = self.frames, self.layout
+        layout = Layout(self.obs_shape, self.storage, stack, axis)
         kept = {table: np.flatnonzero(table.ids.any(axis=-1)) for table in self.tables}
         self.orphans.clear()  # ids of the old plan: they go with its store
         written = {
-            table: old[0].join(_decoded(old[1], table.ids.reshape(-1, old[0].stack)[rows]))
+            table: old_layout.join(_decoded(old, table.ids.reshape(-1, old_layout.stack)[rows]))
             for table, rows in kept.items()
         }
+        codec = self.codec
         if self.method == "auto":
-            self.codec = choose_codec([self.layout.split(obs) for obs in written.values()], self._codec)
-        self.budget.used -= old[1].nbytes if self.budget.max_bytes is not None else 0
-        self.frames = self._open(self.codec)
-        for table in kept:
-            table.ids = np.zeros((*table.ids.shape[:-1], stack), np.uint32)
-        # In the order of the ring's rows, all arrays of a row together: that is how they were written.
-        places = sorted((place, i, j) for i, rows in enumerate(kept.values()) for j, place in enumerate(rows.tolist()))
-        tables, values = list(kept), list(written.values())
-        for place, i, j in places:
-            stream = np.array([place % tables[i].streams])
-            tables[i].ids.reshape(-1, stack)[place] = self.frames.put(self.layout.split(values[i][j][None]), stream)[0]
+            samples = [*written.values(), *([] if coming is None else [coming])]
+            codec = choose_codec([layout.split(obs) for obs in samples], self._codec)
+        new_ids = [np.zeros((*table.ids.shape[:-1], stack), np.uint32) for table in kept]
+        self.budget.owners.discard(old)
+        try:
+            frames = self._open(codec, layout)
+            # In the order of the ring's rows, all arrays of a row together: that is how they were written.
+            places = sorted(
+                (place, i, j) for i, rows in enumerate(kept.values()) for j, place in enumerate(rows.tolist())
+            )
+            tables, values = list(kept), list(written.values())
+            for place, i, j in places:
+                stream = np.array([place % tables[i].streams])
+                new_ids[i].reshape(-1, stack)[place] = frames.put(layout.split(values[i][j][None]), stream)[0]
+        except BaseException:
+            self.budget.owners.add(old)  # the old plan stands
+            raise
+        self.layout, self.codec, self.frames = layout, codec, frames
+        for table, ids in zip(kept, new_ids, strict=True):
+            table.ids = ids
+
+
+class Write(NamedTuple):
+    """One assignment: observations `[n, *obs_shape]` to a place of a table."""
+
+    table: IdTable
+    index: Any
+    obs: NDArray[Any]
+    streams: NDArray[np.int64]
 
 
 class IdTable:
     """Ids of a block of observations, `[*leading, stack]`; owns one count of each."""
 
     def __init__(self, store: ObservationStore, ids: Ids) -> None:
+        store.budget.check(ids.nbytes)
         self.store = store
         self.ids = ids
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
         store.tables.add(self)
+        store.budget.owners.add(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ids."""
+        return self.ids.nbytes
 
     def __del__(self) -> None:
         # Not released here: the collector may run this in the middle of a `put`.
@@ -269,6 +341,24 @@ class Fresh:
         return False
 
 
+def parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]:
+    """Return what the caller gave as `{"elem_type": ..., "runs_type": ...}`, both optional.
+
+    Raises:
+        ValueError: another key.
+        TypeError: a dtype that holds no numbers.
+    """
+    if dtypes is None:
+        return {}
+    wanted = dict(dtypes) if isinstance(dtypes, Mapping) else {"elem_type": dtypes}
+    unknown = sorted(str(key) for key in wanted.keys() - {"elem_type", "runs_type"})
+    if unknown:
+        raise ValueError(f"dtypes has elem_type and runs_type, not {', '.join(unknown)}")
+    if wanted.get("elem_type") is not None and np.dtype(wanted["elem_type"]).kind not in "biuf":
+        raise TypeError(f"observations are stored as numbers; dtypes asks for {np.dtype(wanted['elem_type'])}")
+    return wanted
+
+
 def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `values` broadcast to `shape` and cast to `dtype` exactly; see `exact_cast`."""
     values = np.asarray(values)
@@ -285,6 +375,8 @@ def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 def _as_stack(frame_stack: int) -> int:
     if isinstance(frame_stack, bool) or not isinstance(frame_stack, int | np.integer):
         raise TypeError(f"frame_stack is 'auto' or a number of frames, not {frame_stack!r}")
+    if frame_stack < 1:
+        raise ValueError(f"frame_stack is 'auto' or at least 1, not {frame_stack}")
     return int(frame_stack)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from sb3_extra_buffers.frames.lock import Lock
 Ids = NDArray[np.uint32]
 
 _WORD = 8
+_ENTRY = 24  # bytes of tables per frame
+_SCRATCH = 64  # frames, at most, that memory is kept for between calls
+_NO_IDS = np.zeros(0, np.int64)
 
 
 class FrameStore:
@@ -55,13 +59,21 @@ class FrameStore:
         self.counts = np.ones(1, np.uint32)
         self.free = array("I")
         n_words = -(-frame_bytes // _WORD)
-        self._weights = matching.hash_weights(n_words)
-        self._match = matching.matcher()
-        self.recent = np.zeros((streams, stack, n_words), np.uint64)
+        self.recent: NDArray[Any] = np.zeros((streams, stack, n_words), np.uint64)
         self.recent_ids = np.zeros((streams, stack), np.int64)
+        self.interleaved = False  # how `recent` lies
+        self._prepare()
+        self.budget.owners.add(self)
+        self.budget.check(0)
+
+    def _prepare(self) -> None:
+        self._weights = matching.hash_weights(-(-self.frame_bytes // _WORD))
+        self._overlap = matching.overlap()
+        self._overlap_interleaved = matching.overlap_interleaved()
+        self._look_up = matching.look_up()
+        self._finish = matching.finish()
+        self._candidates = np.zeros((0, len(self._weights)), np.uint64)
         self._clear_index()
-        self._charged = 0
-        self._charge()
 
     def _clear_index(self) -> None:
         self._index_hashes = np.zeros(matching.INDEX, np.uint64)
@@ -69,19 +81,17 @@ class FrameStore:
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
-            return {key: value for key, value in vars(self).items() if not key.startswith("_") or key == "_charged"}
+            return {key: value for key, value in vars(self).items() if not key.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._weights = matching.hash_weights(self.recent.shape[-1])
-        self._match = matching.matcher()
-        self._clear_index()
+        self._prepare()
 
     def put(self, frames: Bytes, streams: Ints) -> Ids:
         """Store observations; frames that are stored already are found, not stored again.
 
         Args:
-            frames: `[n, stack, frame_bytes]`, C-contiguous.
+            frames: `[n, stack, frame_bytes]`. Fastest if they are C-contiguous, or a stack of 4 pixel by pixel.
             streams: `[n]`, the env each observation comes from. It decides what is compared, not what is stored.
 
         Returns:
@@ -90,44 +100,42 @@ class FrameStore:
         Raises:
             StoreFullError: `max_bytes` is reached; the store is as it was.
         """
+        ids: Ids = self.put_blocks([frames], streams)[0]
+        return ids
+
+    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints) -> Ids:
+        """Store several blocks of the same streams, one after another, in one go.
+
+        Returns:
+            Ids `[blocks, n, stack]`.
+        """
         with self.lock:
-            n = len(frames)
-            frames = np.require(frames, np.uint8, ["C", "W"])  # compiled code takes no read-only arrays
             streams = np.ascontiguousarray(streams, np.int64)
-            self._make_room(int(streams.max(initial=-1)) + 1)
-            touched = streams if np.all(streams[1:] > streams[:-1]) else np.unique(streams)
-            forgotten = self.recent_ids[touched]
-            codes = np.empty((n, self.stack), np.int64)
-            places, hints = np.empty(codes.size, np.int64), np.empty(codes.size, np.int64)
-            k = self._match(
-                self._as_words(frames),
-                streams,
-                self.recent,
-                self.recent_ids,
-                self._weights,
-                self._index_hashes,
-                self._index_ids,
-                codes,
-                places,
-                hints,
-            )
+            self._make_room(streams)
+            codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
+            candidates = self._candidates
+            if codes.size > len(candidates):
+                candidates = np.zeros((codes.size, len(self._weights)), np.uint64)
+                if codes.size <= _SCRATCH:
+                    self.budget.check(candidates.nbytes - self._candidates.nbytes)
+                    self._candidates = candidates
+            sources = np.empty(codes.size, np.int64)
+            before = self.recent_ids.reshape(-1).copy()
+            k = 0
+            for frames, block in zip(blocks, codes, strict=True):
+                k = self._overlap_block(frames, streams, block, candidates, sources, k)
+            ids = _NO_IDS
             if k:
-                flat = frames.reshape(-1, self.frame_bytes)[places[:k]]
                 try:
-                    ids = self._confirm(flat, hints[:k])
-                    self._add(ids, flat, streams[places[:k] // self.stack])
+                    ids = self._identify(candidates[:k], sources[:k])
                 except BaseException:
-                    self.recent[touched], self.recent_ids[touched] = 0, 0
+                    self.recent[:], self.recent_ids[:] = 0, 0
                     self._clear_index()
-                    self.release(forgotten)
+                    self.release(before)
                     raise
-                for known in (codes, self.recent_ids, self._index_ids):
-                    known[known < 0] = ids[-1 - known[known < 0]]
-            # The caller's references, and those of `recent`, whose frames must not go while they are compared with.
-            self._count(codes)
-            self._count(self.recent_ids[touched])
-            self.release(forgotten)
-            return codes.astype(np.uint32)
+            # Counted are the caller's references, and those of `recent`: its frames must not go while they are
+            # compared with.
+            return self._counted(codes, ids, before, self.recent_ids, _NO_IDS)
 
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Decode the frames `ids` [n] into `out` [n, frame_bytes], C-contiguous."""
@@ -144,20 +152,12 @@ class FrameStore:
     def retain(self, ids: NDArray[Any]) -> None:
         """Count each of `ids` once more."""
         with self.lock:
-            self._count(ids)
+            self._counted(ids, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS)
 
     def release(self, ids: NDArray[Any]) -> None:
         """Count each of `ids` once less; frames that nobody counts are gone."""
         with self.lock:
-            flat = ids.reshape(-1)
-            flat = flat[flat != 0]
-            np.subtract.at(self.counts, flat, 1)
-            dead = flat[self.counts[flat] == 0]
-            if dead.size:
-                dead = np.unique(dead)
-                self.heap.release(self.offsets[dead])
-                self.coder.release(self.references[dead].astype(np.int64))
-                self.free.frombytes(dead.astype(np.uintc).tobytes())
+            self._counted(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, ids)
 
     @property
     def n_frames(self) -> int:
@@ -168,14 +168,42 @@ class FrameStore:
     def nbytes(self) -> int:
         """Every byte this store owns."""
         own = (value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-        return sum(own) + self.free.itemsize * len(self.free) + self.heap.nbytes + self.coder.nbytes
+        free = self.free.itemsize * len(self.counts)  # as if all were: what is released must not need more room
+        return sum(own) + free + self.heap.nbytes + self.coder.nbytes
+
+    def _overlap_block(
+        self, frames: Bytes, streams: Ints, codes: Ints, candidates: NDArray[np.uint64], sources: Ints, k: int
+    ) -> int:
+        if not self.interleaved and self.stack == 4 and frames.strides[1:] == (1, 4) and self.frame_bytes > 1:
+            # From now on compare pixel by pixel, as they come.
+            planes = self.recent.view(np.uint8)[..., : self.frame_bytes]
+            self.recent, self.interleaved = _as_pixels(planes), True
+        if self.interleaved:
+            pixels, data = _as_pixels(frames), candidates.view(np.uint8)
+            return self._overlap_interleaved(pixels, streams, self.recent, self.recent_ids, codes, data, sources, k)
+        words = self._as_words(frames)
+        return self._overlap(words, streams, self.recent, self.recent_ids, codes, candidates, sources, k)
 
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
         if self.frame_bytes % _WORD == 0:
-            return frames.view(np.uint64)
-        padded = np.zeros((*frames.shape[:2], self.recent.shape[-1] * _WORD), np.uint8)
+            return np.require(frames, np.uint8, ["C", "W"]).view(np.uint64)  # compiled code takes no read-only arrays
+        padded = np.zeros((*frames.shape[:2], len(self._weights) * _WORD), np.uint8)
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
+
+    def _identify(self, candidates: NDArray[np.uint64], sources: Ints) -> Ints:
+        """Return the ids of the candidates: found again, or stored now."""
+        same_as, hints = np.empty(len(candidates), np.int64), np.empty(len(candidates), np.int64)
+        known = self._look_up(candidates, self._weights, self._index_hashes, self._index_ids, same_as, hints)
+        frames = candidates.view(np.uint8)[:, : self.frame_bytes]
+        if not known:
+            return self._add(frames, sources)
+        ids = self._confirm(frames, hints)
+        ids[same_as < 0] = 0
+        new = np.flatnonzero((ids < 0) & (same_as == np.arange(len(ids))))
+        if new.size:
+            ids[new] = self._add(frames[new], sources[new])
+        return np.where(same_as > -1, ids[same_as], ids)
 
     def _confirm(self, frames: Bytes, hints: Ints) -> Ints:
         """Return for each frame the hinted id if that holds the same bytes, else -1."""
@@ -189,34 +217,51 @@ class FrameStore:
             ids[same] = hints[same]
         return ids
 
-    def _add(self, ids: Ints, frames: Bytes, streams: Ints) -> None:
-        """Store the frames whose id is -1 and fill in their ids."""
-        new = np.flatnonzero(ids < 0)
-        if not new.size:
-            return
-        encoded = self.coder.encode(np.ascontiguousarray(frames[new]), streams[new])
+    def _add(self, frames: Bytes, streams: Ints) -> Ints:
+        """Store frames that are new; returns their ids, not counted yet."""
+        n = len(frames)
+        self.coder.learning = self.budget.allows(self.coder.growth_bytes(n))
+        encoded = self.coder.encode(frames, streams)
         try:
-            missing = len(new) - len(self.free)
-            if missing > 0:
-                self._grow_table(max(missing, len(self.counts) >> 6))
-            self._charge()
+            if n > len(self.free):
+                self._grow_table(max(n - len(self.free), len(self.counts) >> 6))
             offsets = self.heap.append(encoded.data, encoded.lengths)
         except BaseException:
             self.coder.release(encoded.references)
             raise
-        chosen = np.frombuffer(self.free[-len(new) :], np.uintc)
-        del self.free[-len(new) :]
-        self.offsets[chosen] = offsets
-        self.lengths[chosen] = encoded.lengths
-        self.references[chosen] = encoded.references
-        self.counts[chosen] = 0
-        ids[new] = chosen
+        ids = np.frombuffer(self.free[-n:], np.uintc)
+        del self.free[-n:]
+        self.offsets[ids] = offsets
+        self.lengths[ids] = encoded.lengths
+        self.references[ids] = encoded.references
+        return ids.astype(np.int64)
 
-    def _count(self, ids: NDArray[Any]) -> None:
-        flat = ids.reshape(-1)
-        np.add.at(self.counts, flat[flat != 0], 1)
+    def _counted(
+        self, codes: NDArray[Any], ids: Ints, before: Ints, recent: Ints, down: NDArray[Any]
+    ) -> NDArray[np.uint32]:
+        result = np.empty(codes.shape, np.uint32)
+        down = down.reshape(-1).astype(np.int64)
+        dead = np.empty(len(before) + len(down), np.int64)
+        n = self._finish(
+            codes.reshape(-1).astype(np.int64, copy=False),
+            ids,
+            before,
+            recent.reshape(-1),
+            self._index_ids,
+            down,
+            self.counts,
+            dead,
+            result.reshape(-1),
+        )
+        if n:
+            gone = dead[:n]
+            self.heap.release(self.offsets[gone])
+            self.coder.release(self.references[gone].astype(np.int64))
+            self.free.frombytes(gone.astype(np.uintc).tobytes())
+        return result
 
     def _grow_table(self, more: int) -> None:
+        self.budget.check(more * _ENTRY)
         known = len(self.counts)
         self.offsets = np.pad(self.offsets, (0, more))
         self.lengths = np.pad(self.lengths, (0, more))
@@ -224,16 +269,18 @@ class FrameStore:
         self.counts = np.pad(self.counts, (0, more))
         self.free.frombytes(np.arange(known + more - 1, known - 1, -1, dtype=np.uintc).tobytes())
 
-    def _make_room(self, streams: int) -> None:
-        more = streams - len(self.recent)
+    def _make_room(self, streams: Ints) -> None:
+        if not len(streams):
+            return
+        if streams.min() < 0:
+            raise ValueError(f"streams are numbered from 0, not {streams.min()}")
+        more = int(streams.max()) + 1 - len(self.recent)
         if more > 0:
-            self.recent = np.pad(self.recent, ((0, more), (0, 0), (0, 0)))
+            self.budget.check(more * (self.stack * self.frame_bytes + self.coder.stream_bytes))
+            self.recent = np.concatenate([self.recent, np.zeros((more, *self.recent.shape[1:]), self.recent.dtype)])
             self.recent_ids = np.pad(self.recent_ids, ((0, more), (0, 0)))
 
-    def _charge(self) -> None:
-        """Tell the budget what the tables and the coder grew by; the heap tells it by itself."""
-        if self.budget.max_bytes is None:
-            return
-        more = self.nbytes - self.heap.data.nbytes - self._charged
-        self.budget.charge(more)
-        self._charged += more
+
+def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
+    """Return the stacks `[n, 4, pixels]` with the 4 values of a pixel as one word, `[n, pixels]`."""
+    return np.require(frames.transpose(0, 2, 1), np.uint8, ["C", "W"]).view(np.uint32)[..., 0]
