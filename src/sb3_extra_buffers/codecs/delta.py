@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import jit
+from sb3_extra_buffers.codecs import jit, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints
 
 Words = NDArray[np.uint32]
@@ -136,9 +136,17 @@ class DeltaCoder(Coder):
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
         """Write the frames into `out`: copy the key, patch the words."""
-        bad = self._decode(heap, offsets, lengths, references, self.keys.view(np.uint8), self.position_bytes, out)
-        if bad >= 0:
-            raise CodecError(f"delta: payload {bad} of {len(out)} is damaged")
+        keys = self.keys.view(np.uint8)
+
+        def work(a: int, b: int) -> int:
+            bad: int = self._decode(
+                heap, offsets[a:b], lengths[a:b], references[a:b], keys, self.position_bytes, out[a:b]
+            )
+            return bad if bad < 0 else a + bad
+
+        worst = max(parallel.split(len(out), out.nbytes, work), default=-1)
+        if worst >= 0:
+            raise CodecError(f"delta: payload {worst} of {len(out)} is damaged")
 
     def release(self, references: Ints) -> None:
         """Let go of the keys of frames that are gone; unused keys are overwritten by later ones."""

@@ -9,6 +9,7 @@ store rewrites.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ Output = Literal["raw", "float", "normalized"]
 _TRIAL = 16  # writes after which a plan is made with what is known
 _TRIAL_BYTES = 1 << 26
 _NO_IDS = np.zeros(0, np.uint32)
+_WORTH_KEEPING = 1 << 20
+_COUNTS_REFERENCES = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class ObservationStore:
@@ -79,6 +82,7 @@ class ObservationStore:
         self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
         self.orphans: deque[Ids] = deque()
         self.fresh = Fresh()
+        self.recycler = Recycler()
         self.staged: list[Write] | None = None
         self.prepared: list[tuple[Write, Ids]] = []
         self._settings = {
@@ -126,7 +130,8 @@ class ObservationStore:
 
     def take(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of ids `[n, stack]`, in a new array."""
-        obs = self.layout.join(_decoded(self.frames, ids))
+        memory = self.recycler.memory(ids.size * self.layout.frame_bytes)
+        obs = self.layout.join(_decoded(self.frames, ids, memory))
         if self.output == "normalized":
             return obs.astype(np.float32) / np.float32(255)
         return obs.astype(self.read_dtype, copy=False)
@@ -319,6 +324,31 @@ class IdTable:
             self.store.orphans.append(self.ids)
 
 
+class Recycler:
+    """Memory of batches that nobody holds any more: large ones would be returned to the system and faulted in again.
+
+    Keeps what one sample needs: the observations and the next observations of a batch.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[NDArray[np.uint8]] = deque(maxlen=2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recycler, ()
+
+    def memory(self, n: int) -> NDArray[np.uint8]:
+        """Return `n` bytes that nobody else refers to."""
+        if not _WORTH_KEEPING <= n <= 16 * _WORTH_KEEPING or not _COUNTS_REFERENCES:
+            return np.empty(n, np.uint8)
+        for kept in self._kept:
+            # Referred to by the deque, by `kept` and by the call: then by no array or tensor of a batch.
+            if kept.size == n and sys.getrefcount(kept) == 3:
+                return kept
+        fresh = np.empty(n, np.uint8)
+        self._kept.append(fresh)
+        return fresh
+
+
 class Fresh:
     """Remembers the batches just handed out, which nobody else holds: they need not be copied again."""
 
@@ -380,7 +410,8 @@ def _as_stack(frame_stack: int) -> int:
     return int(frame_stack)
 
 
-def _decoded(store: FrameStore, ids: Ids) -> NDArray[np.uint8]:
-    frames = np.empty((*ids.shape, store.frame_bytes), np.uint8)
+def _decoded(store: FrameStore, ids: NDArray[Any], memory: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+    shape = (*ids.shape, store.frame_bytes)
+    frames = np.empty(shape, np.uint8) if memory is None else memory.reshape(shape)
     store.take(ids.reshape(-1), frames.reshape(-1, store.frame_bytes))
     return frames

@@ -1,0 +1,45 @@
+"""A few threads of our own for kernels that run without the GIL.
+
+Not numba's: its thread layers die under concurrent calls, or after a fork.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+WORTH = 1 << 20
+"""Bytes of output from which another thread pays for being woken."""
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def n_threads() -> int:
+    """Return how many cores this process may use, at most 4: copying is soon bound by memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 4)
+
+
+def split(n: int, n_bytes: int, work: Callable[[int, int], int]) -> list[int]:
+    """Call `work(start, stop)` on parts of `range(n)`, in threads if the output of `n_bytes` is worth it."""
+    global _pool
+    parts = min(n_threads(), n_bytes // WORTH + 1, n)
+    if parts < 2:
+        return [work(0, n)]
+    if _pool is None:
+        _pool = ThreadPoolExecutor(n_threads() - 1, "sb3-extra-buffers")
+    cuts = [n * part // parts for part in range(parts + 1)]
+    others = [_pool.submit(work, start, stop) for start, stop in itertools.pairwise(cuts[1:])]
+    return [work(cuts[0], cuts[1]), *(other.result() for other in others)]
+
+
+def _forget_threads() -> None:
+    """A forked child has the pool but not its threads: make a new one when needed."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -1,0 +1,716 @@
+"""`FrameStore` against a plain dict of arrays: every frame exact, every frame once, and no more memory than it says."""
+
+import contextlib
+import os
+import pickle
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from sb3_extra_buffers.codecs import get_codec, optional
+from sb3_extra_buffers.frames import FrameStore, StoreFullError, matching
+from sb3_extra_buffers.frames.heap import Budget
+
+METHODS = ["none", "rle", "rle-jit", "gzip1", "igzip0", "zstd3", "zstd-3", "lz4-frame", "lz4-block", "delta"]
+with_and_without_numba = pytest.mark.parametrize("numba", [True, False], ids=["numba", "numpy"])
+
+
+@contextlib.contextmanager
+def numba_or_not(numba: bool):
+    with pytest.MonkeyPatch.context() as patch:
+        if not numba:
+            patch.setattr(optional, "has_numba", lambda: False)
+        yield
+
+
+def taken(store: FrameStore, ids: np.ndarray) -> np.ndarray:
+    """Return the frames `[*ids.shape, frame_bytes]`."""
+    out = np.full((*ids.shape, store.frame_bytes), 0xA5, np.uint8)
+    store.take(ids.reshape(-1), out.reshape(-1, store.frame_bytes))
+    return out
+
+
+def numbered_frame(number: int, size: int) -> np.ndarray:
+    """Return one of many frames: 0 is all zeros, the others are one of three scenes with a mark of their own."""
+    if number == 0:
+        return np.zeros(size, np.uint8)
+    frame = np.random.default_rng(number % 3).integers(0, 256, size, np.uint8)
+    frame[number % size] = number % 251
+    frame[0] = number // 251
+    return frame
+
+
+def stacks(n: int, stack: int, size: int, first: int = 1) -> np.ndarray:
+    """Return observations `[n, stack, size]` of one env: each is the last one, shifted, and a new frame."""
+    frames = np.stack([numbered_frame(first + i, size) for i in range(n + stack - 1)])
+    return np.stack([frames[i : i + stack] for i in range(n)])
+
+
+def noise(n: int, size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, 1, size), np.uint8)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Puts, takes, retains, releases, overwrites, pickles; a list of plain arrays says what must come out."""
+
+    def __init__(self, method: str, stack: int, size: int, numba: bool) -> None:
+        super().__init__()
+        self.patches = contextlib.ExitStack()
+        self.patches.enter_context(numba_or_not(numba))
+        self.stack, self.size, self.streams = stack, size, 2
+        self.store = FrameStore(
+            size, get_codec(method, {"keys": 2} if method == "delta" else None), stack, self.streams
+        )
+        self.held: list[tuple[np.ndarray, np.ndarray]] = []  # ids [stack] that we own, frames [stack, size]
+        self.ring: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=8)
+        self.last = {stream: np.zeros((stack, size), np.uint8) for stream in range(5)}
+        self.fresh = 1000
+
+    def teardown(self) -> None:
+        self.patches.close()
+
+    @initialize(interleaved=st.booleans())
+    def choose_layout(self, interleaved):
+        self.interleaved = interleaved
+
+    def put(self, obs: np.ndarray, streams: list[int]) -> np.ndarray:
+        before = obs.copy()
+        given = obs
+        if self.interleaved:  # channel-last memory seen channel-first, as SB3 gives it
+            given = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
+        ids = self.store.put(given, np.array(streams))
+        assert ids.shape == obs.shape[:2]
+        assert ids.dtype == np.uint32
+        assert np.array_equal(obs, before)
+        assert np.array_equal(taken(self.store, ids), obs)
+        for i, stream in enumerate(streams):
+            self.last[stream] = obs[i]
+        self.streams = max(self.streams, max(streams) + 1)
+        return ids
+
+    def observation(self, stream: int, kind: str, numbers: list[int]) -> np.ndarray:
+        frames = np.stack([numbered_frame(number, self.size) for number in numbers[: self.stack]])
+        if kind == "repeated":
+            return self.last[stream].copy()
+        if kind == "zeros":
+            return np.zeros_like(frames)
+        if kind == "shifted":
+            return np.concatenate([self.last[stream][1:], frames[:1]])
+        if kind == "standing still":
+            return np.repeat(frames[:1], self.stack, axis=0)
+        if kind == "fresh":
+            self.fresh += self.stack
+            return np.stack([numbered_frame(self.fresh + s, self.size) for s in range(self.stack)])
+        return frames
+
+    @rule(
+        parts=st.lists(
+            st.tuples(
+                st.integers(0, 4),
+                st.sampled_from(["repeated", "zeros", "shifted", "standing still", "fresh", "known"]),
+                st.lists(st.integers(0, 12), min_size=4, max_size=4),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def put_observations(self, parts):
+        obs = np.stack([self.observation(*part) for part in parts])
+        self.held += zip(self.put(obs, [part[0] for part in parts]), obs, strict=True)
+
+    @rule(
+        kinds=st.lists(st.sampled_from(["repeated", "shifted", "fresh"]), min_size=2, max_size=2),
+        number=st.integers(0, 12),
+    )
+    def write_the_ring(self, kinds, number):
+        obs = np.stack([self.observation(env, kind, [number] * 4) for env, kind in enumerate(kinds)])
+        ids = self.put(obs, [0, 1])
+        if len(self.ring) == self.ring.maxlen:
+            self.store.release(self.ring.popleft()[0])
+        self.ring.append((ids, obs))
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 10**6))
+    def release(self, which):
+        ids, _ = self.held.pop(which % len(self.held))
+        self.store.release(ids)
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 10**6))
+    def retain(self, which):
+        ids, frames = self.held[which % len(self.held)]
+        self.store.retain(ids)
+        self.held.append((ids.copy(), frames))
+
+    @rule()
+    def release_all(self):
+        for ids, _ in [*self.held, *self.ring]:
+            self.store.release(ids)
+        self.held.clear()
+        self.ring.clear()
+
+    @rule()
+    def pickle(self):
+        self.store = pickle.loads(pickle.dumps(self.store))
+
+    @invariant()
+    def every_frame_is_exact(self):
+        for ids, frames in [*self.held, *self.ring]:
+            assert np.array_equal(taken(self.store, ids), frames)
+
+    @invariant()
+    def no_frame_is_kept_that_nobody_needs(self):
+        owned = [*self.held, *self.ring]
+        ids = {int(i) for part, _ in owned for i in part.reshape(-1)} - {0}
+        contents = {frame.tobytes() for _, part in owned for frame in part.reshape(-1, self.size)} - {bytes(self.size)}
+        assert len(contents) <= len(ids) <= self.store.n_frames <= len(ids) + self.streams * self.stack
+
+    @invariant()
+    def frames_of_zeros_have_id_0(self):
+        for ids, frames in [*self.held, *self.ring]:
+            assert np.array_equal(ids == 0, ~frames.any(axis=-1))
+
+
+@with_and_without_numba
+@pytest.mark.parametrize(("stack", "size"), [(1, 5), (4, 64), (4, 97), (3, 40)])
+@pytest.mark.parametrize("method", ["none", "delta", "rle", "zstd"])
+def test_any_sequence_of_calls(method, stack, size, numba):
+    run_state_machine_as_test(
+        lambda: StoreMachine(method, stack, size, numba),
+        settings=settings(derandomize=True, deadline=None, max_examples=12, stateful_step_count=25, database=None),
+    )
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1, 7, 8, 1000, 7056])
+def test_what_is_put_can_be_taken(method, size, numba):
+    with numba_or_not(numba), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # rle-jit without numba
+        store = FrameStore(size, get_codec(method), stack=2, streams=3)
+        blocks = [stacks(6, 2, size), np.repeat(noise(6, size), 2, axis=1), np.zeros((6, 2, size), np.uint8)]
+        ids = [store.put(block, np.arange(6) % 3) for block in blocks]
+        for block, some in zip(blocks, ids, strict=True):
+            assert np.array_equal(taken(store, some), block)
+        everything = np.concatenate(ids)
+        order = np.random.default_rng(0).permutation(len(everything))
+        assert np.array_equal(taken(store, everything[order]), np.concatenate(blocks)[order])
+
+
+def test_putting_and_taking_nothing():
+    store = FrameStore(40, get_codec("delta"), stack=4)
+    assert store.put(np.empty((0, 4, 40), np.uint8), np.empty(0, np.int64)).shape == (0, 4)
+    assert taken(store, np.empty((0, 4), np.uint32)).shape == (0, 4, 40)
+    assert store.n_frames == 0
+    store.release(np.empty(0, np.uint32))
+    store.retain(np.empty(0, np.uint32))
+    store.release(np.zeros(5, np.uint32))  # the frame of zeros needs no counting
+    assert not taken(store, np.zeros(2, np.uint32)).any()
+
+
+def test_a_frame_has_a_size():
+    with pytest.raises(ValueError, match="0"):
+        FrameStore(0, get_codec("none"))
+
+
+@with_and_without_numba
+def test_read_only_and_strided_observations(numba):
+    with numba_or_not(numba):
+        for size in (64, 61):
+            store = FrameStore(size, get_codec("delta"), stack=4)
+            obs = stacks(5, 4, size)
+            read_only = obs.copy()
+            read_only.flags.writeable = False
+            strided = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
+            every_second = np.repeat(obs, 2, axis=2)[..., ::2]
+            backwards = obs[::-1].copy()[::-1]
+            for given in (read_only, strided, every_second, backwards):
+                assert np.array_equal(taken(store, store.put(given, np.zeros(5, np.int64))), obs)
+            assert store.n_frames == 8
+
+
+@pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
+@pytest.mark.parametrize(("stack", "size"), [(1, 1), (1, 63), (4, 1), (4, 64), (4, 97), (3, 1000), (2, 7056)])
+@pytest.mark.parametrize("layout", ["planes", "pixels"])
+def test_kernels_equal_references(stack, size, layout):
+    """The same frames found and stored, the same account, with numba and without."""
+    stores = []
+    for numba in (True, False):
+        with numba_or_not(numba):
+            stores.append(FrameStore(size, get_codec("delta", {"keys": 3}), stack, streams=2))
+    rng = np.random.default_rng(size)
+    last = np.zeros((4, stack, size), np.uint8)
+    held: deque[list[np.ndarray]] = deque()
+    for _ in range(120):
+        streams = rng.integers(0, 4, rng.integers(1, 6))
+        obs = np.stack([last[stream] for stream in streams])
+        for i, stream in enumerate(streams):
+            kind = rng.integers(0, 4)
+            new = np.stack([numbered_frame(n, size) for n in rng.integers(0, 20, stack)])
+            obs[i] = [last[stream], np.concatenate([last[stream][1:], new[:1]]), new, new[:1].repeat(stack, 0)][kind]
+            last[stream] = obs[i]
+        given = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1) if layout == "pixels" else obs
+        held.append([store.put(given, streams) for store in stores])
+        if len(held) > 10:
+            for store, gone in zip(stores, held.popleft(), strict=True):
+                store.release(gone)
+        assert stores[0].n_frames == stores[1].n_frames
+        assert stores[0].nbytes == stores[1].nbytes
+        for store, ids in zip(stores, held[-1], strict=True):
+            assert np.array_equal(taken(store, ids), obs)
+        kernel, reference = (np.concatenate([pair[i] for pair in held]).reshape(-1) for i in range(2))
+        assert len(set(zip(kernel.tolist(), reference.tolist(), strict=True))) == len(set(kernel.tolist()))
+
+
+@with_and_without_numba
+def test_blocks_are_stored_one_after_another(numba):
+    """Observations and next observations in one call."""
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4, streams=2)
+        obs = np.stack([stacks(40, 4, 64), stacks(40, 4, 64, first=300)], axis=1)  # [40, 2, 4, 64]
+        held = deque()
+        for step in range(39):
+            ids = store.put_blocks([obs[step], obs[step + 1]], np.arange(2))
+            assert ids.shape == (2, 2, 4)
+            held.append(ids)
+            if len(held) > 10:
+                store.release(held.popleft())
+            for i, block in enumerate(held, start=step + 1 - len(held)):
+                assert np.array_equal(taken(store, block), obs[i : i + 2])
+            assert store.n_frames == 2 * (len(held) + 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork here")
+def test_the_callers_streams_may_change():
+    def check() -> None:
+        store, streams = FrameStore(64, get_codec("none"), stack=4), np.zeros(1, np.int64)
+        obs = stacks(40, 4, 64)
+        for step in range(40):
+            streams[0] = 50 * step
+            assert np.array_equal(taken(store, store.put(obs[step][None], streams)), obs[step][None])
+            assert len(store.recent) > 50 * step
+
+    assert in_a_child(check) == 0  # in a process of its own: a write out of bounds would end it
+
+
+def test_the_callers_frames_may_change():
+    store, frames = FrameStore(64, get_codec("none")), np.zeros((1, 1, 64), np.uint8)
+    held = []
+    for number in [1, 2, 2, 3, 1]:
+        frames[0, 0] = numbered_frame(number, 64)
+        held.append((store.put(frames, np.zeros(1, np.int64)), number))
+    for ids, number in held:
+        assert np.array_equal(taken(store, ids)[0, 0], numbered_frame(number, 64))
+
+
+# Every frame once.
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("layout", ["planes", "pixels"])
+@pytest.mark.parametrize("size", [64, 97])
+def test_a_step_of_a_stack_stores_one_new_frame(numba, layout, size):
+    with numba_or_not(numba):
+        store = FrameStore(size, get_codec("none"), stack=4)
+        obs = stacks(30, 4, size)
+        if layout == "pixels":
+            obs = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
+        stream = np.zeros(1, np.int64)
+        for step in range(29):
+            now = store.put(obs[step : step + 1], stream)
+            assert store.n_frames == 4 + step
+            then = store.put(obs[step + 1 : step + 2], stream)  # the next observation of the same transition
+            assert store.n_frames == 5 + step
+            assert np.array_equal(now[0, 1:], then[0, :-1])
+
+
+@with_and_without_numba
+def test_steps_of_one_stream_within_a_batch(numba):
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4)
+        ids = store.put(stacks(30, 4, 64), np.zeros(30, np.int64))
+        assert store.n_frames == 33
+        assert np.array_equal(ids[1:, :-1], ids[:-1, 1:])
+
+
+@with_and_without_numba
+def test_an_episode_starts_with_a_repeated_frame(numba):
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4)
+        ids = store.put(np.repeat(numbered_frame(7, 64)[None, None], 4, axis=1), np.zeros(1, np.int64))
+        assert store.n_frames == 1
+        assert len(set(ids.reshape(-1).tolist())) == 1
+
+
+@with_and_without_numba
+def test_equal_frames_of_different_streams_are_one(numba):
+    """All envs start with the same picture."""
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4, streams=8)
+        same = np.repeat(stacks(1, 4, 64), 8, axis=0)
+        ids = store.put(same, np.arange(8))
+        assert store.n_frames == 4
+        later = store.put(same[:1], np.array([11]))
+        assert store.n_frames == 4
+        assert np.array_equal(later[0], ids[0])
+
+
+@with_and_without_numba
+def test_frames_of_zeros_are_not_stored(numba):
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4, streams=2)
+        obs = stacks(2, 4, 64)
+        obs[:, 1] = 0
+        ids = store.put(obs, np.arange(2))
+        assert not ids[:, 1].any()
+        assert (ids[:, [0, 2, 3]] > 0).all()
+        assert store.n_frames == 5  # frames 1, 3, 4 of the first and 2, 4, 5 of the second
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("envs", [3, 8])
+def test_more_envs_than_streams(numba, envs):
+    """A warm-up may write 8 interleaved envs into a buffer made for one: the index finds their frames."""
+    with numba_or_not(numba):
+        store = FrameStore(64, get_codec("none"), stack=4, streams=1)
+        obs = [stacks(41, 4, 64, first=1 + 1000 * env) for env in range(envs)]
+        held = []
+        for step in range(40):
+            for env in range(envs):
+                for which in (step, step + 1):
+                    held.append((store.put(obs[env][which][None], np.zeros(1, np.int64)), obs[env][which]))
+        distinct = {frame.tobytes() for _, part in held for frame in part}
+        # The index is small and forgets: some frames may be stored again. Without it each would be, 4 times or more.
+        assert len(distinct) <= store.n_frames <= (1.15 if envs == 3 else 1.5) * len(distinct)
+        for ids, frames in held:
+            assert np.array_equal(taken(store, ids)[0], frames)
+
+
+@with_and_without_numba
+def test_equal_hashes_do_not_make_frames_equal(numba):
+    with numba_or_not(numba), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "hash_weights", lambda n_words: np.zeros(n_words, np.uint64))
+        store = FrameStore(64, get_codec("none"), stack=1, streams=1)
+        numbers = np.random.default_rng(0).integers(0, 9, 300)
+        held = []
+        for start in range(0, 300, 5):
+            obs = np.stack([numbered_frame(n, 64)[None] for n in numbers[start : start + 5]])
+            held.append((store.put(obs, np.arange(5) % 3), obs))
+            if len(held) > 6:
+                store.release(held.pop(0)[0])
+            for ids, frames in held:
+                assert np.array_equal(taken(store, ids), frames)
+
+
+def test_ids_that_were_reused_are_not_taken_for_what_they_held():
+    store = FrameStore(64, get_codec("none"))
+    stream = np.zeros(1, np.int64)
+    for number in [1, 2, 3, 1, 4, 1, 5, 2, 1]:
+        ids = store.put(numbered_frame(number, 64)[None, None], stream)
+        assert np.array_equal(taken(store, ids)[0, 0], numbered_frame(number, 64))
+        store.release(ids)
+        assert store.n_frames <= 1
+
+
+# No more memory than the frames need.
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1000, 7056])
+def test_incompressible_frames_take_64_bytes_more_at_most(method, size):
+    n = 2000
+    store = FrameStore(size, get_codec(method))
+    stream = np.zeros(1, np.int64)
+    for i, frame in enumerate(noise(n, size)):
+        if i == 200:
+            early = store.nbytes
+        store.put(frame[None], stream)
+    assert store.n_frames == n
+    assert store.nbytes - early <= (n - 200) * (size + 64)
+    assert store.nbytes <= n * (size + 64)  # with what does not grow: last frames, keys, index
+    assert store.nbytes >= n * size  # and it does not make its account better than it is
+
+
+@pytest.mark.parametrize("method", ["none", "rle-jit", "zstd3", "lz4-block", "delta"])
+@pytest.mark.parametrize("kind", ["game", "noise", "mixed"])
+def test_memory_stays_when_the_ring_wraps(method, kind):
+    size, rows, stream = 400, 60, np.zeros(1, np.int64)
+    store = FrameStore(size, get_codec(method), stack=2)
+    ring: deque[tuple[np.ndarray, np.ndarray]] = deque()
+    after = []
+    random = noise(12 * rows + 2, size)[:, 0]
+    scene = random[0].copy()
+    frames = []
+    for i in range(12 * rows + 1):
+        if i % 37 == 0:
+            scene = random[i].copy()
+        frame = scene.copy()
+        frame[i % 390 : i % 390 + 8] = i % 256
+        frames.append(random[i] if kind == "noise" or (kind == "mixed" and i // 20 % 2) else frame)
+    for i in range(12 * rows):
+        if len(ring) == rows:
+            store.release(ring.popleft()[0])
+        obs = np.stack(frames[i : i + 2])[None]
+        ring.append((store.put(obs, stream), obs))
+        if i % rows == rows - 1:
+            after.append(store.nbytes)
+            for ids, obs in ring:
+                assert np.array_equal(taken(store, ids), obs)
+    assert store.n_frames <= rows + 3
+    assert max(after[2:]) <= 1.1 * after[1] + 2 * store.heap.segment_bytes
+
+
+@pytest.mark.parametrize("method", ["none", "delta", "zstd3"])
+def test_releasing_in_any_order_gives_memory_back(method):
+    rng = np.random.default_rng(0)
+    store, held, sizes = FrameStore(200, get_codec(method)), [], []
+    for turn in range(30):
+        frames = noise(40, 200, seed=turn)
+        frames[:, :, : rng.integers(0, 200)] = 7
+        held += zip(store.put(frames, np.zeros(40, np.int64)), frames, strict=True)
+        rng.shuffle(held)
+        for ids, _ in held[40:]:
+            store.release(ids)
+        del held[40:]
+        assert np.array_equal(taken(store, np.array([ids for ids, _ in held])), [frames for _, frames in held])
+        sizes.append(store.nbytes)
+    assert store.n_frames <= 41
+    # A segment goes when its last frame does: half of the frames die each turn, so that takes a few turns.
+    assert max(sizes[15:]) <= 200 * 40 * 12 + 20_000 + store.coder.nbytes
+
+
+def test_empty_payloads_at_the_end_of_a_segment():
+    """Noise fills segments of the heap exactly; a frame equal to a key takes no byte more."""
+    size = 256
+    store = FrameStore(size, get_codec("delta"), streams=2)
+    scene = noise(1, size, seed=5)[0, 0]
+    marked = np.repeat(scene[None, None], 40, axis=0)
+    marked[np.arange(40), 0, np.arange(40) * 6] ^= 255
+    held = []
+    for i in range(40):
+        held.append((store.put(marked[i][None], np.zeros(1, np.int64)), marked[i]))
+    random = noise(1200, size)
+    for i in range(1200):
+        ids = store.put(random[i][None], np.ones(1, np.int64))
+        held.append((ids, random[i]))
+        plain = store.put(scene[None, None], np.array([2 + i % 3]))
+        held.append((plain, scene[None]))
+        if len(held) > 100:
+            for ids, _ in held[:60]:
+                store.release(ids)
+            del held[:60]
+        if i % 50 == 0:
+            for ids, frames in held:
+                assert np.array_equal(taken(store, ids)[0], frames)
+
+
+def filled(store: FrameStore, size: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Put noise until the store is full."""
+    held = []
+    for frame in noise(2000, size, seed):
+        try:
+            held.append((store.put(frame[None], np.zeros(1, np.int64)), frame))
+        except StoreFullError:
+            return held
+    pytest.fail("the store never was full")
+    return held
+
+
+@pytest.mark.parametrize("method", ["none", "delta", "rle", "zstd3"])
+@pytest.mark.parametrize("max_bytes", [40_000, 40_500, 60_001])
+@pytest.mark.parametrize("streams", [1, 7], ids=["", "more streams"])
+def test_a_full_store_says_so_and_is_as_it_was(method, max_bytes, streams):
+    size = 300
+    store = FrameStore(size, get_codec(method), budget=Budget(max_bytes))
+    held = filled(store, size)
+    assert len(held) > 40
+    assert store.nbytes <= max_bytes + 1000
+    n_frames = store.n_frames
+    new = noise(7, size, seed=9)
+    for _ in range(3):
+        with pytest.raises(StoreFullError, match="max_bytes"):
+            store.put(new, np.arange(7) % streams)
+    assert store.n_frames <= n_frames
+    for ids, frame in held:
+        assert np.array_equal(taken(store, ids)[0], frame)
+    # There is room again once frames are released.
+    for ids, _ in held:
+        store.release(ids)
+    for frame in new:
+        assert np.array_equal(taken(store, store.put(frame[None], np.zeros(1, np.int64)))[0], frame)
+    assert store.nbytes <= max_bytes + 1000
+
+
+def test_of_two_blocks_that_do_not_fit_neither_is_stored():
+    store = FrameStore(300, get_codec("none"), budget=Budget(40_000))
+    held = filled(store, 300)
+    n_frames = store.n_frames
+    known = np.concatenate([frame[None] for _, frame in held[-2:]])
+    with pytest.raises(StoreFullError):
+        store.put_blocks([known, noise(2, 300, seed=9)], np.zeros(2, np.int64))
+    assert store.n_frames <= n_frames
+    for ids, frame in held:
+        assert np.array_equal(taken(store, ids)[0], frame)
+
+
+def test_two_stores_share_one_budget():
+    budget = Budget(100_000)
+    one, two = (FrameStore(300, get_codec("none"), budget=budget) for _ in range(2))
+    filled(one, 300)
+    with pytest.raises(StoreFullError):
+        two.put(noise(1, 300), np.zeros(1, np.int64))
+
+
+def test_no_store_fits_into_nothing():
+    with pytest.raises(StoreFullError, match="max_bytes=10"):
+        FrameStore(300, get_codec("none"), budget=Budget(10))
+
+
+# Pickle, threads, processes.
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pickled_store_goes_on(method, numba):
+    with numba_or_not(numba), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # rle-jit without numba
+        store = FrameStore(97, get_codec(method), stack=4, streams=2)
+        obs = stacks(60, 4, 97)
+        first = store.put(obs[:30], np.zeros(30, np.int64))
+        copy = pickle.loads(pickle.dumps(store))
+        assert copy.n_frames == store.n_frames
+        for one in (store, copy):
+            more = one.put(obs[30:], np.zeros(30, np.int64))
+            assert one.n_frames == 63
+            one.release(first[:20])
+            assert one.n_frames == 43
+            assert np.array_equal(taken(one, first[20:]), obs[20:30])
+            assert np.array_equal(taken(one, more), obs[30:])
+
+
+def test_a_pickled_store_is_small():
+    frames = np.repeat(noise(1, 7056), 200, axis=0)
+    frames[np.arange(200), 0, np.arange(200) * 30] ^= 1
+    store = FrameStore(7056, get_codec("delta"))
+    for frame in frames:
+        store.put(frame[None], np.zeros(1, np.int64))
+    assert len(pickle.dumps(store)) <= store.nbytes
+
+
+@pytest.mark.parametrize("method", ["none", "delta", "zstd3"])
+def test_one_thread_writes_while_others_read(method):
+    size, rows, steps = 500, 40, 600
+    store = FrameStore(size, get_codec(method), stack=2)
+    obs = stacks(steps, 2, size)
+    ring: dict[int, tuple[np.ndarray, int]] = {}
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def write() -> None:
+        try:
+            for step in range(steps):
+                ids = store.put(obs[step][None], np.zeros(1, np.int64))
+                with store.lock:
+                    replaced = ring.get(step % rows)
+                    ring[step % rows] = (ids, step)
+                if replaced is not None:
+                    store.release(replaced[0])
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            while not done.is_set():
+                with store.lock:
+                    if not ring:
+                        continue
+                    chosen = [ring[row] for row in rng.integers(0, len(ring), 8)]
+                    ids = np.concatenate([ids for ids, _ in chosen])
+                    store.retain(ids)
+                assert np.array_equal(taken(store, ids), obs[[step for _, step in chosen]])
+                store.release(ids)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(2)] + [threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors, errors
+    assert not any(thread.is_alive() for thread in threads)
+    assert store.n_frames <= rows + 3
+
+
+def in_a_child(check) -> int:
+    """Run `check` in a forked process; returns its exit status, -9 if it hangs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12 warns of a fork beside threads: that is the test
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -9
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork here")
+@pytest.mark.parametrize("method", ["none", "delta", "rle-jit", "zstd3"])
+def test_forked_children_go_on(method):
+    """Also while another thread is in the middle of a `put`."""
+    size = 2000
+    store = FrameStore(size, get_codec(method), stack=2, streams=2)
+    obs = stacks(40, 2, size)
+    first = store.put(obs[:20], np.zeros(20, np.int64))
+    stop = threading.Event()
+
+    def write() -> None:
+        step = 0
+        while not stop.is_set():
+            store.release(store.put(obs[step % 40][None], np.ones(1, np.int64)))
+            step += 1
+
+    def check() -> None:
+        assert np.array_equal(taken(store, first), obs[:20])
+        more = store.put(obs[20:], np.zeros(20, np.int64))
+        assert np.array_equal(taken(store, more), obs[20:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert [in_a_child(check) for _ in range(8)] == [0] * 8
+    finally:
+        stop.set()
+        writer.join(30)
+    check()
