@@ -29,10 +29,10 @@ from sb3_extra_buffers.codecs import get_codec, parse_method
 from sb3_extra_buffers.compressed.memory import MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
-from sb3_extra_buffers.frames.cast import narrows
+from sb3_extra_buffers.frames.cast import checked_values, narrows, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
-from sb3_extra_buffers.frames.observations import ObservationStore, Output, checked_values, parse_dtypes
+from sb3_extra_buffers.frames.observations import ObservationStore, Output
 
 Key = str | None  # of a Dict space; None where the observation is one array
 

@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sb3_extra_buffers.frames.cast import checked_values, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
-from sb3_extra_buffers.frames.observations import IdTable, ObservationStore, checked_values, parse_dtypes
+from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
 from sb3_extra_buffers.frames.store import Ids
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 
 def exact_cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -54,6 +55,37 @@ def narrows(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Tell whether storing `source` values as `target` may lose something."""
     wide = source.kind in "iu" and source.itemsize == 8 and target.kind == "f"  # NumPy calls 2**53 + 1 safe
     return wide or not np.can_cast(source, target, "safe")
+
+
+def parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]:
+    """Return what the caller gave as `{"elem_type": ..., "runs_type": ...}`, both optional.
+
+    Raises:
+        ValueError: another key.
+        TypeError: a dtype that holds no numbers.
+    """
+    if dtypes is None:
+        return {}
+    wanted = dict(dtypes) if isinstance(dtypes, Mapping) else {"elem_type": dtypes}
+    unknown = sorted(str(key) for key in wanted.keys() - {"elem_type", "runs_type"})
+    if unknown:
+        raise ValueError(f"dtypes has elem_type and runs_type, not {', '.join(unknown)}")
+    if wanted.get("elem_type") is not None and np.dtype(wanted["elem_type"]).kind not in "biuf":
+        raise TypeError(f"observations are stored as numbers; dtypes asks for {np.dtype(wanted['elem_type'])}")
+    return wanted
+
+
+def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `values` broadcast to `shape` and cast to `dtype` exactly; see `exact_cast`."""
+    values = np.asarray(values)
+    while values.ndim > len(shape) and values.shape[0] == 1:  # as NumPy's assignment does
+        values = values[0]
+    if values.shape != shape:
+        try:
+            values = np.broadcast_to(values, shape)
+        except ValueError:
+            raise ValueError(f"observations of shape {values.shape} do not fit {shape}") from None
+    return exact_cast(values, dtype)
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:

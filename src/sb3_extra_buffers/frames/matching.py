@@ -75,6 +75,9 @@ def _overlap_kernel(
     k: int,
 ) -> int:
     n, stack, n_words = frames.shape
+    for i in range(n):
+        if streams[i] < 0 or streams[i] >= len(recent):
+            return -1
     whole = n_words - n_words % 64
     for i in range(n):
         stream = streams[i]
@@ -138,6 +141,9 @@ def _overlap_interleaved_kernel(
     k: int,
 ) -> int:
     n, n_pixels = frames.shape
+    for i in range(n):
+        if streams[i] < 0 or streams[i] >= len(recent):
+            return -1
     stack = 4
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
@@ -216,8 +222,11 @@ def overlap_reference(
 ) -> int:
     """Do as the kernels do, in NumPy, for frames `[n, stack, ...]` of any layout.
 
-    Fills `codes` [n, stack], and from `k` on `candidates` and the streams they come from; returns the next k.
+    Fills `codes` [n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, or -1 and
+    does nothing if `recent` has no room for a stream.
     """
+    if len(streams) and not 0 <= streams.min() <= streams.max() < len(recent):
+        return -1
     stack = frames.shape[1]
     for i, stream in enumerate(streams.tolist()):  # an observation is compared with the one before it
         last, known = recent[stream], 0

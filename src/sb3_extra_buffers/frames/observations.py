@@ -9,18 +9,18 @@ store rewrites.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec, get_codec
 from sb3_extra_buffers.frames.auto import choose_codec, find_stack
-from sb3_extra_buffers.frames.cast import clipped_cast, exact_cast
+from sb3_extra_buffers.frames.batches import Fresh, Recycler
+from sb3_extra_buffers.frames.cast import clipped_cast
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.layout import Layout, stack_axis
 from sb3_extra_buffers.frames.lock import Lock
@@ -31,8 +31,6 @@ Output = Literal["raw", "float", "normalized"]
 _TRIAL = 16  # writes after which a plan is made with what is known
 _TRIAL_BYTES = 1 << 26
 _NO_IDS = np.zeros(0, np.uint32)
-_WORTH_KEEPING = 1 << 20
-_COUNTS_REFERENCES = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class ObservationStore:
@@ -322,84 +320,6 @@ class IdTable:
         # Not released here: the collector may run this in the middle of a `put`.
         if hasattr(self, "store"):  # not while unpickling fails
             self.store.orphans.append(self.ids)
-
-
-class Recycler:
-    """Memory of batches that nobody holds any more: large ones would be returned to the system and faulted in again.
-
-    Keeps what one sample needs: the observations and the next observations of a batch.
-    """
-
-    def __init__(self) -> None:
-        self._kept: deque[NDArray[np.uint8]] = deque(maxlen=2)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Recycler, ()
-
-    def memory(self, n: int) -> NDArray[np.uint8]:
-        """Return `n` bytes that nobody else refers to."""
-        if not _WORTH_KEEPING <= n <= 16 * _WORTH_KEEPING or not _COUNTS_REFERENCES:
-            return np.empty(n, np.uint8)
-        for kept in self._kept:
-            # Referred to by the deque, by `kept` and by the call: then by no array or tensor of a batch.
-            if kept.size == n and sys.getrefcount(kept) == 3:
-                return kept
-        fresh = np.empty(n, np.uint8)
-        self._kept.append(fresh)
-        return fresh
-
-
-class Fresh:
-    """Remembers the batches just handed out, which nobody else holds: they need not be copied again."""
-
-    def __init__(self) -> None:
-        self._batches: deque[weakref.ref[NDArray[Any]]] = deque(maxlen=8)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Fresh, ()
-
-    def add(self, batch: NDArray[Any]) -> None:
-        """Remember `batch`."""
-        self._batches.append(weakref.ref(batch))
-
-    def claim(self, batch: object) -> bool:
-        """Tell whether `batch` is one of them; from now on it is not."""
-        for i, reference in enumerate(self._batches):
-            if reference() is batch:
-                del self._batches[i]
-                return True
-        return False
-
-
-def parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]:
-    """Return what the caller gave as `{"elem_type": ..., "runs_type": ...}`, both optional.
-
-    Raises:
-        ValueError: another key.
-        TypeError: a dtype that holds no numbers.
-    """
-    if dtypes is None:
-        return {}
-    wanted = dict(dtypes) if isinstance(dtypes, Mapping) else {"elem_type": dtypes}
-    unknown = sorted(str(key) for key in wanted.keys() - {"elem_type", "runs_type"})
-    if unknown:
-        raise ValueError(f"dtypes has elem_type and runs_type, not {', '.join(unknown)}")
-    if wanted.get("elem_type") is not None and np.dtype(wanted["elem_type"]).kind not in "biuf":
-        raise TypeError(f"observations are stored as numbers; dtypes asks for {np.dtype(wanted['elem_type'])}")
-    return wanted
-
-
-def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `values` broadcast to `shape` and cast to `dtype` exactly; see `exact_cast`."""
-    values = np.asarray(values)
-    while values.ndim > len(shape) and values.shape[0] == 1:  # as NumPy's assignment does
-        values = values[0]
-    if values.shape != shape:
-        try:
-            values = np.broadcast_to(values, shape)
-        except ValueError:
-            raise ValueError(f"observations of shape {values.shape} do not fit {shape}") from None
-    return exact_cast(values, dtype)
 
 
 def _as_stack(frame_stack: int) -> int:

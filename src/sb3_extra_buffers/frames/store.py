@@ -111,7 +111,6 @@ class FrameStore:
         """
         with self.lock:
             streams = np.ascontiguousarray(streams, np.int64)
-            self._make_room(streams)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
             candidates = self._candidates
             if codes.size > len(candidates):
@@ -120,19 +119,18 @@ class FrameStore:
                     self.budget.check(candidates.nbytes - self._candidates.nbytes)
                     self._candidates = candidates
             sources = np.empty(codes.size, np.int64)
-            before = self.recent_ids.reshape(-1).copy()
-            k = 0
-            for frames, block in zip(blocks, codes, strict=True):
-                k = self._overlap_block(frames, streams, block, candidates, sources, k)
-            ids = _NO_IDS
-            if k:
-                try:
+            before = self.recent_ids.reshape(-1).copy()  # more streams come with ids 0, which are not counted
+            k, ids = 0, _NO_IDS
+            try:
+                for frames, block in zip(blocks, codes, strict=True):
+                    k = self._overlap_block(frames, streams, block, candidates, sources, k)
+                if k:
                     ids = self._identify(candidates[:k], sources[:k])
-                except BaseException:
-                    self.recent[:], self.recent_ids[:] = 0, 0
-                    self._clear_index()
-                    self.release(before)
-                    raise
+            except BaseException:
+                self.recent[:], self.recent_ids[:] = 0, 0
+                self._clear_index()
+                self.release(before)
+                raise
             # Counted are the caller's references, and those of `recent`: its frames must not go while they are
             # compared with.
             return self._counted(codes, ids, before, self.recent_ids, _NO_IDS)
@@ -178,11 +176,15 @@ class FrameStore:
             # From now on compare pixel by pixel, as they come.
             planes = self.recent.view(np.uint8)[..., : self.frame_bytes]
             self.recent, self.interleaved = _as_pixels(planes), True
-        if self.interleaved:
-            pixels, data = _as_pixels(frames), candidates.view(np.uint8)
-            return self._overlap_interleaved(pixels, streams, self.recent, self.recent_ids, codes, data, sources, k)
-        words = self._as_words(frames)
-        return self._overlap(words, streams, self.recent, self.recent_ids, codes, candidates, sources, k)
+        while True:
+            args = (streams, self.recent, self.recent_ids, codes)
+            if self.interleaved:
+                end = self._overlap_interleaved(_as_pixels(frames), *args, candidates.view(np.uint8), sources, k)
+            else:
+                end = self._overlap(self._as_words(frames), *args, candidates, sources, k)
+            if end >= 0:
+                return end
+            self._make_room(streams)
 
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
         if self.frame_bytes % _WORD == 0:
@@ -270,15 +272,12 @@ class FrameStore:
         self.free.frombytes(np.arange(known + more - 1, known - 1, -1, dtype=np.uintc).tobytes())
 
     def _make_room(self, streams: Ints) -> None:
-        if not len(streams):
-            return
         if streams.min() < 0:
             raise ValueError(f"streams are numbered from 0, not {streams.min()}")
         more = int(streams.max()) + 1 - len(self.recent)
-        if more > 0:
-            self.budget.check(more * (self.stack * self.frame_bytes + self.coder.stream_bytes))
-            self.recent = np.concatenate([self.recent, np.zeros((more, *self.recent.shape[1:]), self.recent.dtype)])
-            self.recent_ids = np.pad(self.recent_ids, ((0, more), (0, 0)))
+        self.budget.check(more * (self.stack * self.frame_bytes + self.coder.stream_bytes))
+        self.recent = np.concatenate([self.recent, np.zeros((more, *self.recent.shape[1:]), self.recent.dtype)])
+        self.recent_ids = np.pad(self.recent_ids, ((0, more), (0, 0)))
 
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
