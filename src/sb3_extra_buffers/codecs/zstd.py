@@ -95,7 +95,7 @@ class ZstdCoder(Coder):
 
     def _learn(self, frame: Bytes, payload_bytes: int) -> None:
         """Keep some of the first frames, and train a dictionary on them when it is time."""
-        wanted = self.seen < _TRAINED_AFTER[0] or self.seen % 8 == 0
+        wanted = self.seen < _TRAINED_AFTER[0] or self.seen % 4 == 0
         room = (len(self.samples) + 1) * self.frame_bytes <= _SAMPLE_BYTES
         if wanted and room and payload_bytes < self.frame_bytes // 2:  # noise has nothing to learn from
             self.samples.append(frame.tobytes())
