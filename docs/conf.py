@@ -12,3 +12,4 @@ html_title = f"sb3-extra-buffers {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 myst_heading_anchors = 3
+html_show_copyright = False
