@@ -81,6 +81,7 @@ class FramelessRecordBuffer(BaseRecordBuffer):
         else:
             self.features = np.zeros((size, self.n_features), feature[0] if feature else np.float32)
         self._added = 0
+        self._allocate()
 
     def __len__(self) -> int:
         return min(self._added, self.size)
@@ -101,11 +102,15 @@ class FramelessRecordBuffer(BaseRecordBuffer):
         self._keep(row, image)
         self._added += 1
 
+    def _allocate(self) -> None:
+        """Make room for frames, where they are kept."""
+
     def _checked(self, frame: Any) -> NDArray[Any] | None:
+        """Return the frame to keep, if any."""
         return None
 
     def _keep(self, row: int, image: NDArray[Any] | None) -> None:
-        pass
+        """Keep the frame, where frames are kept."""
 
 
 class RecordBuffer(FramelessRecordBuffer):
@@ -115,15 +120,9 @@ class RecordBuffer(FramelessRecordBuffer):
         frames: `[size, channels, height, width]`.
     """
 
-    def __init__(
-        self,
-        res: tuple[int, int] = (240, 320),
-        ch_num: int = 3,
-        size: int = 40_000,
-        dtypes: Sequence[DTypeLike] | None = None,
-    ) -> None:
-        super().__init__(res, ch_num, size, dtypes)
-        self.frames = np.zeros((size, ch_num, *res), self.frame_dtype)
+    def _allocate(self) -> None:
+        *res, channels = self.frame_shape
+        self.frames = np.zeros((self.size, channels, *res), self.frame_dtype)
 
     def _checked(self, frame: Any) -> NDArray[Any]:
         image = np.asarray(frame)
