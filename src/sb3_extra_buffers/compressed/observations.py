@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -155,7 +155,7 @@ class CompressedObservations:
         names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
         checked = [self._checked_field(name, value) for name, value in zip(names, args, strict=False)]
         kwargs.update({name: self._checked_field(name, kwargs[name]) for name in names if name in kwargs})
-        with self._lock, self._whole():
+        with self._lock, self._whole() if self._stores else nullcontext():
             super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
