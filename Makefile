@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints-dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: demo test lint type format bench docs clean help
+.PHONY: demo test lint type format bench bench-full docs clean help
 
 demo: .venv/.installed ## Train DQN on Pong with a compressed replay buffer (two minutes; ARGS="--help")
 	$(BIN)/python examples/demo.py $(ARGS)
@@ -25,8 +25,13 @@ format: .venv/.installed ## Sort imports, fix what ruff can fix, format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.installed ## Measure memory and speed against SB3 (ARGS="--help")
-	$(BIN)/python benchmarks/memory.py $(ARGS)
+bench: .venv/.installed-bench ## Measure memory and speed against SB3 and others (ten minutes; ARGS="--help")
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-full: .venv/.installed-bench ## All recordings and methods, a million transitions, training (hours)
+	$(BIN)/python benchmarks/run.py --preset full $(ARGS)
+	$(BIN)/python benchmarks/million.py
+	$(BIN)/python benchmarks/training.py
 
 docs: .venv/.installed-docs ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
@@ -36,7 +41,7 @@ clean: ## Remove what was built or cached; .venv stays
 	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 # torch comes first, alone: the constraint then decides its build before anything else asks for it.
 .venv/.installed: pyproject.toml constraints-dev.txt
@@ -49,4 +54,10 @@ help: ## Show this list
 .venv/.installed-docs: .venv/.installed
 	@echo "Installing the documentation tools into .venv"
 	@$(PIP) -e ".[docs]"
+	@touch $@
+
+# One at a time: a package that cannot be installed here is missing in the tables, with the reason, and nothing else is.
+.venv/.installed-bench: .venv/.installed benchmarks/requirements.txt
+	@echo "Installing what the benchmarks measure and record into .venv"
+	@grep -v '^#' benchmarks/requirements.txt | while read -r line; do $(PIP) "$$line" || echo "not installed: $$line"; done
 	@touch $@

@@ -11,61 +11,46 @@ Each buffer is filled in a process of its own.
 from __future__ import annotations
 
 import argparse
-import gc
+import itertools
 import json
-import platform
-import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import recordings
-from gymnasium import spaces
-from stable_baselines3 import __version__ as sb3_version
+from about import about
+from report import replace
+from resident import resident_bytes
+from subjects import ours
+from turns import Player, serve
 
-from sb3_extra_buffers import __version__
-from sb3_extra_buffers.compressed import CompressedReplayBuffer
 from sb3_extra_buffers.compressed.memory import readable_bytes
-
-RESULTS = Path(__file__).parent / "results" / "memory.json"
 
 
 def fill(game: str, method: str, steps: int, wraps: int) -> dict[str, Any]:
     """Fill one buffer and return its figures."""
     recording = recordings.load(game, steps)
-    n = steps * recording.n_envs
-    spaces_of_buffer = spaces.Box(0, 255, recording.obs_shape, np.uint8), spaces.Discrete(recording.n_actions)
-
-    def new(size: int) -> CompressedReplayBuffer:
-        return CompressedReplayBuffer(size, *spaces_of_buffer, "cpu", recording.n_envs, compression_method=method)
-
-    small = new(400)  # loads libraries and kernels, so that they are not counted
-    for step in recording.steps(100):
+    small = ours.replay(recording, 100, method)  # loads libraries and kernels, so that they are not counted
+    for step in itertools.islice(recording.steps(), 100):
         small.add(*step)
-    small.sample(32)
     del small
-    gc.collect()
-
-    process = psutil.Process()
-    before = process.memory_info().rss
-    buffer = new(n)
+    before = resident_bytes()
+    buffer = ours.replay(recording, steps, method)
     after_each: list[int] = []
     for _ in range(wraps):
-        for step in recording.steps(steps):
+        for step in recording.steps():
             buffer.add(*step)
-        gc.collect()
-        after_each.append(process.memory_info().rss - before)
-    usage = buffer.memory_usage()
-    others = sum(array.nbytes for array in vars(buffer).values() if type(array) is np.ndarray)
+        after_each.append(resident_bytes() - before)
+    usage, owned = buffer.memory_usage(), ours.owned_bytes(buffer)
+    sb3_bytes = usage.raw_bytes + owned - usage.stored_bytes
     return {
         "game": game,
         "method": method,
-        "transitions": n,
-        "sb3_bytes": usage.raw_bytes + others,
-        "owned_bytes": usage.stored_bytes + others,
-        "share": (usage.stored_bytes + others) / (usage.raw_bytes + others),
+        "transitions": steps * recording.n_envs,
+        "sb3_bytes": sb3_bytes,
+        "owned_bytes": owned,
+        "share": owned / sb3_bytes,
         "rss_growth_bytes": after_each[0],
         "rss_after_each_ring_bytes": after_each,
         "unique_frames": usage.unique_frames,
@@ -73,24 +58,15 @@ def fill(game: str, method: str, steps: int, wraps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--games", nargs="+", default=["MsPacman"])
-    parser.add_argument("--methods", nargs="+", default=["auto", "zstd3"])
-    parser.add_argument("--steps", type=int, default=5000, help="steps of the 4 envs")
-    parser.add_argument("--wraps", type=int, default=1, help="how often to fill the ring")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(fill(options.games[0], options.methods[0], options.steps, options.wraps)))
-        return
+    options = parse_args()
     rows = []
     print(f"{'game':12} {'method':12} {'SB3':>9} {'owned':>9} {'share':>7} {'RSS growth':>11}")
     for game in options.games:
         recordings.load(game, options.steps)
         for method in options.methods:
-            command = [sys.executable, __file__, "--one", "--games", game, "--methods", method]
-            command += ["--steps", str(options.steps), "--wraps", str(options.wraps)]
-            row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            player = Player([__file__, "--fill"], {})
+            row = player.ask("fill", game, method, options.steps, options.wraps)
+            player.close()
             rows.append(row)
             print(
                 f"{game:12} {method:12} {readable_bytes(row['sb3_bytes']):>9} {readable_bytes(row['owned_bytes']):>9} "
@@ -98,18 +74,24 @@ def main() -> None:
             )
             if options.wraps > 1:
                 print("   RSS growth after each ring:", *map(readable_bytes, row["rss_after_each_ring_bytes"]))
-    RESULTS.parent.mkdir(exist_ok=True)
-    about = {
-        "command": "python benchmarks/memory.py " + " ".join(sys.argv[1:]),
-        "machine": f"{platform.machine()}, {psutil.cpu_count()} cores",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "stable_baselines3": sb3_version,
-        "sb3_extra_buffers": __version__,
-    }
-    RESULTS.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-    print(f"written to {RESULTS.relative_to(Path(__file__).parents[1])}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / "memory.json"
+    replace(file, json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
+    print(f"Written: {file}")
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", nargs="+", default=["MsPacman"])
+    parser.add_argument("--methods", nargs="+", default=["auto", "zstd3"])
+    parser.add_argument("--steps", type=int, default=5000, help="steps of the 4 envs")
+    parser.add_argument("--wraps", type=int, default=1, help="how often to fill the ring")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[2:] == ["--fill"]:  # Player puts the handle of the connection first
+        serve(Connection(int(sys.argv[1])), {"fill": fill})
+    else:
+        main()

@@ -1,0 +1,87 @@
+"""What `run.py` measures, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALLOCATORS = {
+    "default": {},  # as a user has it
+    "pinned": {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "4294967296"},  # SB3 at its best
+}
+MAIN = (
+    "sb3",
+    "sb3:again",
+    "ours:auto",
+    "ours:zstd3",
+    "published:zstd-3",
+    "published:lz4-block/1",
+    "plain:zstd3",
+    "cpprb",
+    "torchrl:LazyTensorStorage",
+    "torchrl:LazyMemmapStorage",
+    "torchrl:CompressedListStorage",
+)
+MORE = (
+    "ours:delta",
+    "ours:none",
+    "ours:rle",
+    "ours:rle-jit",
+    "ours:zstd-3",
+    "ours:zstd10",
+    "ours:lz4-block/1",
+    "ours:lz4-frame/1",
+    "ours:igzip1",
+    "ours:gzip1",
+    "published:zstd3",
+    "published:igzip1",
+    "published:gzip1",
+    "published:rle-jit",
+    "published:none",
+)
+FEW = ("MsPacman", "Pong", "Seaquest", "doom-deathmatch-rgb", "doom-deathmatch-labels", "HalfCheetah")
+MANY = (
+    *FEW,
+    "Breakout",
+    "SpaceInvaders",
+    "Qbert",
+    "Enduro",
+    "doom-health_gathering-rgb",
+    "doom-health_gathering-labels",
+    "doom-defend_the_center-rgb",
+    "doom-defend_the_center-labels",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and how long.
+
+    Attributes:
+        all_methods_on: recordings on which `MORE` subjects are measured, too.
+        rows: steps of the 4 envs that a buffer holds: of stacked frames, of single images, of vectors.
+        rounds: turns of each subject at each measure.
+    """
+
+    recordings: tuple[str, ...]
+    rounds: int
+    rows: tuple[int, int, int]
+    subjects: tuple[str, ...] = MAIN
+    all_methods_on: tuple[str, ...] = ()
+    allocators: tuple[str, ...] = tuple(ALLOCATORS)
+
+    def rows_of(self, recording: str) -> int:
+        return self.rows[1 if recording.startswith("doom") else 2 if recording == "HalfCheetah" else 0]
+
+    def subjects_of(self, recording: str) -> tuple[str, ...]:
+        return self.subjects + (MORE if recording in self.all_methods_on else ())
+
+
+PRESETS = {
+    "quick": Plan(FEW, rounds=7, rows=(2500, 1000, 10_000)),
+    "full": Plan(
+        MANY,
+        rounds=21,
+        rows=(5000, 2000, 25_000),
+        all_methods_on=("MsPacman", "doom-deathmatch-rgb", "doom-deathmatch-labels"),
+    ),
+}

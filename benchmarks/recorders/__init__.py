@@ -1,0 +1,1 @@
+"""Recorders: play an env with random actions and keep what it shows."""

@@ -1,0 +1,139 @@
+"""What a run has measured: as a table on the terminal, and as JSON and CSV files.
+
+python benchmarks/report.py benchmarks/results/quick.json                      # print the tables again
+python benchmarks/report.py benchmarks/results/quick.json --base ours:auto     # as ratios to another subject
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import re
+import textwrap
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+COLUMNS = {
+    "owned": "memory",
+    "rss": "RSS",
+    "add_first": "add 1st",
+    "add_full": "add full",
+    "sample_32": "samp. 32",
+    "sample_256": "samp.256",
+    "rollout_add": "PPO add",
+    "rollout_get": "PPO get",
+}
+BYTES = ("owned", "rss")
+ALLOCATORS = {"default": "allocator as it comes", "pinned": "allocator pinned"}
+LEGEND = """memory: bytes that the buffer owns when full; RSS: growth of the process over the first fill, free memory
+given back. add 1st, add full: one step of all envs, during the first fill and in the full ring. samp.: one batch. PPO
+add: one step, PPO get: one epoch of a rollout of 256 steps. Medians, as ratios to the first row in the same run; the
+first row is absolute. A ratio closer to 1 than that of 'sb3:again' says nothing."""
+
+
+def summary(result: dict[str, Any], base: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return `{measure: {median, min, ratio, ratio_of_minima}}` of one subject; bytes and seconds alike."""
+    rows = {}
+    for measure in COLUMNS:
+        values, others = result["values"].get(measure), base["values"].get(measure)
+        if not values:
+            continue
+        rows[measure] = {"median": median(values), "min": min(values)}
+        if others and min(others) > 0:
+            rows[measure]["ratio"] = median(values) / median(others)
+            rows[measure]["ratio_of_minima"] = min(values) / min(others)
+    return rows
+
+
+def table(recording: dict[str, Any], base: str = "sb3") -> str:
+    """Return the table of one recording, 100 columns wide, as ratios to the subject `base`."""
+    results = recording["results"]
+    title = f"{recording['name']}, 4 envs x {recording['rows']:,} steps, {ALLOCATORS[recording['allocator']]}"
+    lines = [title, f"{'':24}" + "".join(f"{heading:>9}" for heading in COLUMNS.values())]
+    notes = {}
+    for name in sorted(results, key=lambda each: each != base):
+        result, module, shown = results[name], name.partition(":")[0], name.removesuffix("Storage")
+        rows = summary(result, results[base])
+        if rows:
+            cells = [_cell(measure, rows.get(measure), name == base) for measure in COLUMNS]
+            lines.append(f"{shown:24}" + "".join(f"{cell:>9}" for cell in cells))
+            notes[module] = result["note"]
+        else:
+            lines.append(f"{shown:24}  did not run")
+        if result["failed"]:
+            notes[name] = result["failed"]
+    lines += [
+        line
+        for name, note in notes.items()
+        if note
+        for line in textwrap.wrap(f"{name}: {note}", 98, initial_indent="  ", subsequent_indent="    ")
+    ]
+    return "\n".join(lines)
+
+
+def _cell(measure: str, row: dict[str, float] | None, absolute: bool) -> str:
+    if row is None or (not absolute and "ratio" not in row):
+        return "-"
+    if absolute and measure in BYTES:
+        return f"{row['median'] / 1e6:.1f} MB" if row["median"] < 1e9 else f"{row['median'] / 1e9:.2f} GB"
+    if absolute:
+        return f"{row['median'] * 1e6:.1f} us" if row["median"] < 1e-4 else f"{row['median'] * 1e3:.2f} ms"
+    ratio = row["ratio"]
+    if measure in BYTES and ratio < 2:
+        return f"{ratio:.2%}" if ratio < 0.0995 else f"{ratio:.0%}"
+    return f"{ratio:.2f}x" if ratio < 99.5 else f"{ratio:.0f}x"
+
+
+def legend() -> str:
+    return textwrap.fill(LEGEND, 100)
+
+
+def write(path: Path, about: dict[str, Any], recordings: list[dict[str, Any]]) -> None:
+    """Write `path`.json (everything) and `path`.csv (one line per figure)."""
+    lines: list[list[Any]] = [
+        ["recording", "allocator", "subject", "measure", "unit", "median", "min", "ratio", "ratio_of_minima"]
+    ]
+    for recording in recordings:
+        results = recording["results"]
+        for subject, result in results.items():
+            result["summary"] = summary(result, results["sb3"])
+            start = [recording["name"], recording["allocator"], subject]
+            for measure, row in result["summary"].items():
+                figures = [row.get(key, "") for key in ("median", "min", "ratio", "ratio_of_minima")]
+                unit = "bytes" if measure in BYTES else "seconds"
+                lines.append([*start, measure, unit, *(figure and f"{figure:.6g}" for figure in figures)])
+            if result["failed"]:
+                lines.append([*start, "failed", result["failed"]])
+    text = json.dumps({"about": about, "recordings": recordings}, indent=1)
+    numbers_in_a_line = re.sub(r"\[[\d\s.,e+-]*\]", lambda match: " ".join(match[0].split()), text)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path.with_name(path.name + ".json"), numbers_in_a_line + "\n")
+    replace(path.with_name(path.name + ".csv"), table.getvalue())
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file so that it is there as a whole or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--base", default="sb3", help="the subject that others are compared with")
+    options = parser.parse_args()
+    for file in options.files:
+        for recording in json.loads(file.read_text())["recordings"]:
+            print(table(recording, options.base), end="\n\n")
+    print(legend())
+
+
+if __name__ == "__main__":
+    main()
