@@ -71,7 +71,7 @@ def label(
     scale = figure.dpi / 72
     centres = {name: axes.transData.transform(where) for name, where in points.items()}
     taken = [Bbox.from_bounds(*(centre - 6 * scale), 12 * scale, 12 * scale) for centre in centres.values()]
-    taken += [line.transformed(axes.transData).padded(1) for line in lines]
+    taken += [line.transformed(axes.transData).padded(4) for line in lines]
     page = Page(axes.get_window_extent(renderer), centres, taken, scale)
     for name in sorted(points, key=page.crowd, reverse=True):
         probe = axes.text(0, 0, name, **styles[name])

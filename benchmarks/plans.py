@@ -77,7 +77,7 @@ class Plan:
 
 
 PRESETS = {
-    "quick": Plan(FEW, rounds=7, rows=(2500, 1000, 10_000)),
+    "quick": Plan(FEW, rounds=7, rows=(2500, 600, 6000)),
     "full": Plan(
         MANY,
         rounds=21,

@@ -54,25 +54,25 @@ def table(recording: dict[str, Any], base: str = "sb3") -> str:
     results = recording["results"]
     title = f"{recording['name']}, 4 envs x {recording['rows']:,} steps, {ALLOCATORS[recording['allocator']]}"
     lines = [title, f"{'':24}" + "".join(f"{heading:>9}" for heading in COLUMNS.values())]
-    notes = {}
     for name in sorted(results, key=lambda each: each != base):
-        result, module, shown = results[name], name.partition(":")[0], name.removesuffix("Storage")
-        rows = summary(result, results[base])
-        if rows:
-            cells = [_cell(measure, rows.get(measure), name == base) for measure in COLUMNS]
-            lines.append(f"{shown:24}" + "".join(f"{cell:>9}" for cell in cells))
-            notes[module] = result["note"]
-        else:
-            lines.append(f"{shown:24}  did not run")
-        if result["failed"]:
-            notes[name] = result["failed"]
-    lines += [
-        line
-        for name, note in notes.items()
-        if note
-        for line in textwrap.wrap(f"{name}: {note}", 98, initial_indent="  ", subsequent_indent="    ")
-    ]
-    return "\n".join(lines)
+        rows = summary(results[name], results[base])
+        cells = [_cell(measure, rows.get(measure), name == base) for measure in COLUMNS]
+        figures = "".join(f"{cell:>9}" for cell in cells) if rows else "  did not run"
+        lines.append(f"{name.removesuffix('Storage'):24}" + figures)
+    failed = {name: result["failed"] for name, result in results.items() if result["failed"]}
+    return "\n".join([*lines, *_indented(failed)])
+
+
+def legend(recordings: list[dict[str, Any]]) -> str:
+    """Return what a reader of the tables should know."""
+    results = [item for recording in recordings for item in recording["results"].items()]
+    notes = {name.partition(":")[0]: result["note"] for name, result in results if result["note"]}
+    return "\n".join([textwrap.fill(LEGEND, 100), *_indented(notes)])
+
+
+def _indented(notes: dict[str, str]) -> list[str]:
+    texts = [f"{name}: {note}" for name, note in notes.items()]
+    return [line for text in texts for line in textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")]
 
 
 def _cell(measure: str, row: dict[str, float] | None, absolute: bool) -> str:
@@ -86,10 +86,6 @@ def _cell(measure: str, row: dict[str, float] | None, absolute: bool) -> str:
     if measure in BYTES and ratio < 2:
         return f"{ratio:.2%}" if ratio < 0.0995 else f"{ratio:.0%}"
     return f"{ratio:.2f}x" if ratio < 99.5 else f"{ratio:.0f}x"
-
-
-def legend() -> str:
-    return textwrap.fill(LEGEND, 100)
 
 
 def write(path: Path, about: dict[str, Any], recordings: list[dict[str, Any]]) -> None:
@@ -130,9 +126,10 @@ def main() -> None:
     parser.add_argument("--base", default="sb3", help="the subject that others are compared with")
     options = parser.parse_args()
     for file in options.files:
-        for recording in json.loads(file.read_text())["recordings"]:
+        recordings = json.loads(file.read_text())["recordings"]
+        for recording in recordings:
             print(table(recording, options.base), end="\n\n")
-    print(legend())
+        print(legend(recordings))
 
 
 if __name__ == "__main__":

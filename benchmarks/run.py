@@ -53,7 +53,7 @@ def main() -> None:
                 print(report.table(done[-1]), end="\n\n", flush=True)
                 report.write(path, where, done)
                 plot.draw(done, name, path)
-    print(report.legend())
+    print(report.legend(done))
     print(f"{where['cpu']}, {where['cores']} cores. Written: {path}.json, .csv and -*.png")
 
 

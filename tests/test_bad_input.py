@@ -557,7 +557,7 @@ def test_max_bytes_at_any_moment(kind: str, method: str, limit: int) -> None:
         assert_same({name: _plain(getattr(ours, name)) for name in arrays(sb3)}, arrays(sb3))
         assert ours.pos == sb3.pos
         assert ours.memory_usage().stored_bytes <= limit
-    assert refusals or limit > 20_000
+    assert refusals or limit > 9_000
 
 
 def test_max_bytes_is_enough_for_a_ring_that_fits() -> None:

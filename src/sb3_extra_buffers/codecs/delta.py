@@ -56,7 +56,7 @@ class Delta(Codec):
         at, size, nothing = np.zeros(1, np.int64), np.array([payload.size]), np.zeros(1, np.int64)
         self.coder(out.size).decode(payload, at, size, nothing, out[None])
 
-    def coder(self, frame_bytes: int) -> DeltaCoder:  # noqa: D102
+    def coder(self, frame_bytes: int) -> DeltaCoder:
         return DeltaCoder(self, frame_bytes)
 
 
@@ -212,13 +212,8 @@ def _encode_kernel(
     entry = position_bytes + 4
     end = 0
     for i in range(frames.shape[0]):
-        free = -1
-        for k in range(uses.size):
-            if uses[k] == 0:
-                free = k
-                break
         stream = streams[i]
-        if (free < 0 and learning) or stream >= len(backgrounds):
+        if stream >= len(backgrounds):
             return i
         frame = frames[i]
         background = backgrounds[stream]
@@ -239,8 +234,16 @@ def _encode_kernel(
         for w in range(n_words):
             different += frame[w] != background[w]
         if different < changed:
-            savings[stream] += (changed - different) * entry
-            if savings[stream] > frame_bytes and learning:
+            saved = (changed - different) * entry
+            if savings[stream] + saved > frame_bytes and learning:
+                free = -1
+                for k in range(uses.size):
+                    if uses[k] == 0:
+                        free = k
+                        break
+                if free < 0:
+                    clock[0] -= 1
+                    return i
                 best = 0
                 for c in range(candidates.size):
                     if last_used[c] < last_used[best]:
@@ -252,6 +255,8 @@ def _encode_kernel(
                 candidates[best] = free
                 changed = different
                 savings[:] = 0
+            else:
+                savings[stream] += saved
         last_used[best] = clock[0]
         raw = frame.view(np.uint8)
         if changed * entry >= frame_bytes:
@@ -310,7 +315,7 @@ def encode_reference(
     entry = position_bytes + _WORD
     end = 0
     for i, (frame, stream) in enumerate(zip(frames, streams, strict=True)):  # each frame's keys depend on the last's
-        if (uses.all() and learning) or stream >= len(backgrounds):
+        if stream >= len(backgrounds):
             return i
         background = backgrounds[stream]
         clock[0] += 1
@@ -319,14 +324,19 @@ def encode_reference(
         best, changed = int(open_[counts.argmin()]), int(counts.min())
         different = int(np.count_nonzero(frame != background))
         if different < changed:
-            savings[stream] += (changed - different) * entry
-            if savings[stream] > frame_bytes and learning:
+            saved = (changed - different) * entry
+            if savings[stream] + saved > frame_bytes and learning:
+                if uses.all():
+                    clock[0] -= 1
+                    return i
                 free, best = int(np.flatnonzero(uses == 0)[0]), int(last_used.argmin())
                 if last_used[best] >= 0:
                     uses[candidates[best]] -= 1
                 keys[free], uses[free], candidates[best] = background, 1, free
                 changed = different
                 savings[:] = 0
+            else:
+                savings[stream] += saved
         last_used[best] = clock[0]
         raw = frame.view(np.uint8)
         if changed * entry >= frame_bytes:

@@ -21,10 +21,10 @@ class Gzip(Codec):
     levels = (range(10),)
     level: int = 6
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         return zlib.compress(frame.data, self.level, _RAW_DEFLATE)
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         _inflate(zlib, payload, out)
 
 
@@ -46,12 +46,12 @@ class IGzip(Codec):
         )
         return Gzip.from_level(None if level is None else max(level, 1), **settings)
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         from isal import isal_zlib
 
         return bytes(isal_zlib.compress(frame.data, self.level, _RAW_DEFLATE))
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         from isal import isal_zlib
 
         _inflate(isal_zlib, payload, out)

@@ -32,12 +32,12 @@ class Lz4Frame(_Lz4):
     name = "lz4-frame"
     levels = (range(-_MAX_ACCELERATION, 0), range(17))
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         import lz4.frame
 
         return bytes(lz4.frame.compress(frame.data, compression_level=self.level, store_size=False))
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         import lz4.frame
 
         stream = lz4.frame.LZ4FrameDecompressor()
@@ -57,7 +57,7 @@ class Lz4Block(_Lz4):
     name = "lz4-block"
     levels = (range(-_MAX_ACCELERATION, 0), range(13))
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         import lz4.block
 
         mode: dict[str, Any] = {"mode": "default"}
@@ -67,7 +67,7 @@ class Lz4Block(_Lz4):
             mode = {"mode": "fast", "acceleration": -self.level}
         return bytes(lz4.block.compress(frame.data, store_size=False, **mode))
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         import lz4.block
 
         try:

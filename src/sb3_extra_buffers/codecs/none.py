@@ -13,10 +13,10 @@ class NoCompression(Codec):
 
     name = "none"
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         return frame.tobytes()
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         if payload.size != out.size:
             raise CodecError(f"none: {payload.size} bytes where a frame has {out.size}")
         out[:] = payload

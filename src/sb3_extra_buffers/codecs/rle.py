@@ -40,12 +40,12 @@ class Rle(Codec):
             if np.dtype(self.runs_type).kind not in "iu":
                 raise ValueError(f"runs_type is an integer type, not {self.runs_type}")
 
-    def encode(self, frame: Bytes) -> bytes:  # noqa: D102
+    def encode(self, frame: Bytes) -> bytes:
         items, runs_type = self._view(frame), self._runs_type(frame)
         starts, runs = self._find(items, int(np.iinfo(runs_type).max))
         return bytes(runs.astype(runs_type).tobytes() + items[starts].tobytes())
 
-    def decode(self, payload: Bytes, out: Bytes) -> None:  # noqa: D102
+    def decode(self, payload: Bytes, out: Bytes) -> None:
         items, runs_type = self._view(out), self._runs_type(out)
         n, rest = divmod(payload.size, runs_type.itemsize + self.item_bytes)
         if rest:

@@ -45,7 +45,7 @@ class Zstd(Codec):
         """Write the frame of a payload without a dictionary into `out`."""
         decompress(decompressor(b""), payload, out)
 
-    def coder(self, frame_bytes: int) -> ZstdCoder:  # noqa: D102
+    def coder(self, frame_bytes: int) -> ZstdCoder:
         return ZstdCoder(self, frame_bytes)
 
 

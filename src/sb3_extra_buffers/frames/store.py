@@ -18,7 +18,6 @@ Ids = NDArray[np.uint32]
 
 _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
-_SCRATCH = 64  # frames, at most, that memory is kept for between calls
 _NO_IDS = np.zeros(0, np.int64)
 
 
@@ -72,7 +71,6 @@ class FrameStore:
         self._overlap_interleaved = matching.overlap_interleaved()
         self._look_up = matching.look_up()
         self._finish = matching.finish()
-        self._candidates = np.zeros((0, len(self._weights)), np.uint64)
         self._clear_index()
 
     def _clear_index(self) -> None:
@@ -112,12 +110,9 @@ class FrameStore:
         with self.lock:
             streams = np.ascontiguousarray(streams, np.int64)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
-            candidates = self._candidates
-            if codes.size > len(candidates):
-                candidates = np.zeros((codes.size, len(self._weights)), np.uint64)
-                if codes.size <= _SCRATCH:
-                    self.budget.check(candidates.nbytes - self._candidates.nbytes)
-                    self._candidates = candidates
+            candidates = np.empty((codes.size, len(self._weights)), np.uint64)
+            if self.frame_bytes % _WORD:
+                candidates[:, -1] = 0  # what the last word has beyond the frame
             sources = np.empty(codes.size, np.int64)
             before = self.recent_ids.reshape(-1).copy()  # more streams come with ids 0, which are not counted
             k, ids = 0, _NO_IDS
