@@ -25,7 +25,7 @@ from report import replace
 from tqdm import tqdm
 from turns import Player
 
-STEPS = {"dqn": 20_000, "ppo": 16_384}
+STEPS = {"dqn": 10_000, "ppo": 16_384}
 TURN = {"dqn": 500, "ppo": 128}  # calls of the env in a turn; of PPO one rollout and its training
 
 
@@ -44,14 +44,17 @@ def train(connection: Connection, algorithm: str, subject: str, steps: int) -> N
 
         def _on_training_start(self) -> None:
             connection.recv()
-            self.start = perf_counter()
+            self.answer({})  # ready
 
         def _on_step(self) -> bool:
             if self.n_calls % TURN[algorithm] == 0:
-                connection.send(({"seconds": perf_counter() - self.start}, ""))
-                connection.recv()
-                self.start = perf_counter()
+                self.answer({"seconds": perf_counter() - self.start})
             return True
+
+        def answer(self, answer: dict[str, float]) -> None:
+            connection.send((answer, ""))
+            connection.recv()
+            self.start = perf_counter()
 
     gym.register_envs(ale_py)
     n_envs = 8 if algorithm == "ppo" else 1
@@ -92,15 +95,17 @@ def train(connection: Connection, algorithm: str, subject: str, steps: int) -> N
 
 
 def repeat(algorithm: str, names: list[str], steps: int, bar: tqdm, order: random.Random) -> dict[str, dict[str, Any]]:
-    """Train once with each subject, in turns; return `{subject: {seconds, weights}}`."""
+    """Train once with each subject, in turns; return `{subject: {turns, weights}}`, turns in seconds."""
     players = {name: Player([__file__, "--train", algorithm, name, str(steps)], {}) for name in names}
-    results: dict[str, dict[str, Any]] = {name: {"seconds": 0.0, "weights": ""} for name in names}
+    results: dict[str, dict[str, Any]] = {name: {"turns": [], "weights": ""} for name in names}
     try:
+        for player in players.values():
+            player.ask("ready")
         while not all(result["weights"] for result in results.values()):
             for name in order.sample(names, len(names)):
                 if not results[name]["weights"]:
                     answer = players[name].ask("turn")
-                    results[name]["seconds"] += answer["seconds"]
+                    results[name]["turns"].append(answer["seconds"])
                     results[name]["weights"] = answer.get("weights", "")
                     bar.update()
     finally:
@@ -119,30 +124,36 @@ def main() -> None:
         order = random.Random(0)
         repeats = [repeat(algorithm, options.subjects, steps, bar, order) for _ in range(options.repeats)]
         bar.close()
-        first = options.subjects[0]
-        for name in options.subjects:
-            ratios = [each[name]["seconds"] / each[first]["seconds"] for each in repeats]
-            rows.append(
-                {
-                    "algorithm": algorithm,
-                    "steps": steps,
-                    "subject": name,
-                    "seconds": [round(each[name]["seconds"], 3) for each in repeats],
-                    "ratios": [round(ratio, 4) for ratio in ratios],
-                    "median_ratio": median(ratios),
-                    "same_weights": all(each[name]["weights"] == repeats[0][first]["weights"] for each in repeats),
-                }
-            )
-    print(f"{'Pong':5} {'steps':>7}  {'buffer':24} {'median':>9} {'ratio':>7}  same weights")
-    for row in rows:
+        rows += [row(algorithm, steps, name, options.subjects[0], repeats) for name in options.subjects]
+    print(f"{'Pong':5} {'steps':>7}  {'buffer':20} {'median':>9} {'ratio':>7} {'by turn':>8}  same weights")
+    for each in rows:
         print(
-            f"{row['algorithm'].upper():5} {row['steps']:7,}  {row['subject']:24} {median(row['seconds']):7.1f} s "
-            f"{row['median_ratio']:7.3f}  {'yes' if row['same_weights'] else 'NO'}"
+            f"{each['algorithm'].upper():5} {each['steps']:7,}  {each['subject']:20} {median(each['seconds']):7.1f} s "
+            f"{each['median_ratio']:7.3f} {each['median_ratio_of_turns']:8.3f}  "
+            f"{'yes' if each['same_weights'] else 'NO'}"
         )
+    print("ratio: of the whole trainings, median of the repeats; by turn: median over all turns")
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "training.json"
     replace(file, json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
     print(f"Written: {file}")
+
+
+def row(algorithm: str, steps: int, name: str, base: str, repeats: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the figures of one subject."""
+    seconds = [sum(each[name]["turns"]) for each in repeats]
+    ratios = [total / sum(each[base]["turns"]) for total, each in zip(seconds, repeats, strict=True)]
+    pairs = [pair for each in repeats for pair in zip(each[name]["turns"], each[base]["turns"], strict=True)]
+    return {
+        "algorithm": algorithm,
+        "steps": steps,
+        "subject": name,
+        "seconds": [round(total, 3) for total in seconds],
+        "ratios": [round(ratio, 4) for ratio in ratios],
+        "median_ratio": median(ratios),
+        "median_ratio_of_turns": median(ours / theirs for ours, theirs in pairs),
+        "same_weights": all(each[name]["weights"] == repeats[0][base]["weights"] for each in repeats),
+    }
 
 
 def parse_args() -> argparse.Namespace:
