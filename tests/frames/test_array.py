@@ -618,7 +618,7 @@ def test_arrays_over_one_store_stay_together(how, written):
         assert same(y, truth[1:])
     assert same(view, truth[:50].swapaxes(0, 1))
     del other
-    assert a2.store.nbytes <= a.store.nbytes * 1.1
+    assert a2.store.nbytes <= a.store.nbytes * 1.1 + 4096  # a step of the heap
 
 
 def test_a_pickled_view_is_an_array_of_its_own():

@@ -404,7 +404,7 @@ def test_more_envs_than_streams(numba, envs):
 @with_and_without_numba
 def test_equal_hashes_do_not_make_frames_equal(numba):
     with numba_or_not(numba), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching, "hash_weights", lambda n_words: np.zeros(n_words, np.uint64))
+        patch.setattr(matching, "hash_weights", lambda: np.zeros(64, np.uint64))
         store = FrameStore(64, get_codec("none"), stack=1, streams=1)
         numbers = np.random.default_rng(0).integers(0, 9, 300)
         held = []

@@ -114,9 +114,8 @@ class Coder:
         """Bytes by which `nbytes` may grow while encoding so many frames and learning from them."""
         return 0
 
-    @property
-    def stream_bytes(self) -> int:
-        """Bytes kept for each stream, once it is seen."""
+    def missing_bytes(self, n_streams: int) -> int:
+        """Bytes by which `nbytes` grows when a frame of one of so many streams is encoded, learning or not."""
         return 0
 
     @staticmethod

@@ -84,8 +84,8 @@ class DeltaCoder(Coder):
         self._encode = jit.choose(
             _encode_kernel,
             encode_reference,
-            f"int64({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
-            f" {ints}, boolean, {data}, {ints}, {ints})",
+            f"boolean({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
+            f" {ints}, boolean, {data}, {ints}, {ints}, {ints})",
         )
         self._decode = jit.choose(
             _decode_kernel,
@@ -105,34 +105,31 @@ class DeltaCoder(Coder):
 
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames`, each against the best recent key; new keys may be made on the way."""
-        n, done, end = len(frames), 0, 0
+        n = len(frames)
         words, streams = self._as_words(frames), np.ascontiguousarray(streams, np.int64)
         data = np.empty(n * self.frame_bytes, np.uint8)
-        lengths, references = np.empty(n, np.int64), np.empty(n, np.int64)
-        while done < n:  # again if there was no room for the next frame to become a key
-            more = self._encode(
-                words[done:] if done else words,
-                streams[done:] if done else streams,
-                self.frame_bytes,
-                self.position_bytes,
-                self.keys,
-                self.uses,
-                self.candidates,
-                self.last_used,
-                self.clock,
-                self.backgrounds,
-                self.votes,
-                self.savings,
-                self.learning,
-                data[end:],
-                lengths[done:],
-                references[done:],
-            )
-            end += int(lengths[done : done + more].sum())
-            done += more
-            if done < n:
-                self._make_room(int(streams.max()) + 1)
-        return Encoded(data[:end], lengths, references)
+        lengths, references, done = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(2, np.int64)
+        while not self._encode(  # again if there was no room for the next frame to become a key
+            words,
+            streams,
+            self.frame_bytes,
+            self.position_bytes,
+            self.keys,
+            self.uses,
+            self.candidates,
+            self.last_used,
+            self.clock,
+            self.backgrounds,
+            self.votes,
+            self.savings,
+            self.learning,
+            data,
+            lengths,
+            references,
+            done,
+        ):
+            self._make_room(int(streams.max()) + 1)
+        return Encoded(data[: done[1]], lengths, references)
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
         """Write the frames into `out`: copy the key, patch the words."""
@@ -161,10 +158,10 @@ class DeltaCoder(Coder):
         """Bytes of the keys that may be added."""
         return (n_frames + 1 + len(self.keys) // 16) * (self.n_words * _WORD + 8)
 
-    @property
-    def stream_bytes(self) -> int:
-        """Bytes of a background and its votes."""
-        return 2 * self.n_words * _WORD + 8
+    def missing_bytes(self, n_streams: int) -> int:
+        """Bytes of the backgrounds and votes of streams that are new, and of the list of candidates."""
+        streams, candidates = n_streams - len(self.backgrounds), self.codec.keys - len(self.candidates)
+        return max(streams, 0) * (2 * self.n_words * _WORD + 8) + max(candidates, 0) * 16
 
     def _as_words(self, frames: Bytes) -> Words:
         if self.frame_bytes % _WORD == 0:
@@ -207,14 +204,17 @@ def _encode_kernel(
     data: Bytes,
     lengths: Ints,
     references: Ints,
-) -> int:
+    done: Ints,
+) -> bool:
     n_words = frames.shape[1]
     entry = position_bytes + 4
-    end = 0
-    for i in range(frames.shape[0]):
+    where = np.empty(n_words, np.int64)
+    end = done[1]
+    for i in range(done[0], frames.shape[0]):
+        done[0], done[1] = i, end
         stream = streams[i]
         if stream >= len(backgrounds):
-            return i
+            return False
         frame = frames[i]
         background = backgrounds[stream]
         clock[0] += 1
@@ -243,7 +243,7 @@ def _encode_kernel(
                         break
                 if free < 0:
                     clock[0] -= 1
-                    return i
+                    return False
                 best = 0
                 for c in range(candidates.size):
                     if last_used[c] < last_used[best]:
@@ -266,16 +266,17 @@ def _encode_kernel(
             references[i] = 0
         else:
             key = keys[candidates[best]]
-            position = end
-            word = end + changed * position_bytes
+            found = 0
             for w in range(n_words):
-                if frame[w] != key[w]:
-                    for b in range(position_bytes):
-                        data[position + b] = (w >> (8 * b)) & 255
-                    for b in range(4):
-                        data[word + b] = raw[4 * w + b]
-                    position += position_bytes
-                    word += 4
+                where[found] = w  # overwritten unless the word has changed: no branch to mispredict
+                found += frame[w] != key[w]
+            word = end + changed * position_bytes
+            for j in range(changed):
+                w = where[j]
+                for b in range(position_bytes):
+                    data[end + j * position_bytes + b] = (w >> (8 * b)) & 255
+                for b in range(4):
+                    data[word + 4 * j + b] = raw[4 * w + b]
             lengths[i] = changed * entry
             references[i] = candidates[best]
         uses[references[i]] += 1
@@ -287,7 +288,8 @@ def _encode_kernel(
             count = up if raw[b] == seen[b] else np.int8(vote[b] - np.int8(1))
             seen[b] = raw[b] if count < np.int8(0) else seen[b]
             vote[b] = np.int8(1) if count < np.int8(0) else count
-    return len(frames)
+    done[0], done[1] = len(frames), end
+    return True
 
 
 def encode_reference(
@@ -307,16 +309,18 @@ def encode_reference(
     data: Bytes,
     lengths: Ints,
     references: Ints,
-) -> int:
+    done: Ints,
+) -> bool:
     """Encode `frames` as the kernel does, in NumPy: same payloads, same keys, same state afterwards.
 
-    Returns how many frames are done; fewer than all if the next one could become a key and there is no room.
+    `done` counts the frames and bytes that are done. Returns False if there is no room: for the next frame to become a
+    key, or for its stream.
     """
     entry = position_bytes + _WORD
-    end = 0
-    for i, (frame, stream) in enumerate(zip(frames, streams, strict=True)):  # each frame's keys depend on the last's
+    for i in range(done[0], len(frames)):  # each frame's keys depend on the last's
+        frame, stream, end = frames[i], streams[i], done[1]
         if stream >= len(backgrounds):
-            return i
+            return False
         background = backgrounds[stream]
         clock[0] += 1
         open_ = np.flatnonzero(last_used >= 0)
@@ -328,7 +332,7 @@ def encode_reference(
             if savings[stream] + saved > frame_bytes and learning:
                 if uses.all():
                     clock[0] -= 1
-                    return i
+                    return False
                 free, best = int(np.flatnonzero(uses == 0)[0]), int(last_used.argmin())
                 if last_used[best] >= 0:
                     uses[candidates[best]] -= 1
@@ -349,12 +353,12 @@ def encode_reference(
         lengths[i] = payload.size
         data[end : end + payload.size] = payload
         uses[references[i]] += 1
-        end += payload.size
+        done += (1, payload.size)
         seen, vote = background.view(np.uint8), votes[stream]
         count = np.where(raw == seen, np.minimum(vote + 1, _VOTES), vote - 1)
         seen[count < 0] = raw[count < 0]
         vote[:] = np.where(count < 0, 1, count)
-    return len(frames)
+    return True
 
 
 def _decode_kernel(

@@ -26,6 +26,7 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parse_method
+from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
@@ -97,6 +98,7 @@ class CompressedObservations:
         self._lock = Lock()
         budget = Budget(max_bytes)
         self._stores: dict[Key, ObservationStore] = {}
+        self._lends = may_lend(type(self))
         for key, part in _parts(space):
             shape, dtype = get_obs_shape(part), np.dtype(part.dtype)
             storage = np.dtype(wanted.get("elem_type") or dtype)
@@ -232,30 +234,35 @@ class CompressedObservations:
         """Return an argument of `add`, or raise before anything is changed."""
         if name in ("obs", "next_obs"):
             return self._checked(value)
-        size, wanted = np.size(value), self.n_envs * (self.action_dim if name == "action" else 1)
-        if name != "infos" and size != wanted and not (size == 1 and np.ndim(value) == 0):
-            raise ValueError(f"{name} has {size} values; {self.n_envs} envs need {wanted}")
-        if name != "infos" and np.asarray(value).dtype.kind not in "biuf":
+        if name == "infos":
+            if len(value) != self.n_envs or not all(isinstance(info, Mapping) for info in value):
+                raise ValueError(f"infos is a list of dicts, one for each of {self.n_envs} envs")
+            return value
+        wanted = self.n_envs * (self.action_dim if name == "action" else 1)
+        values = value if type(value) is np.ndarray else np.asarray(value)
+        if values.size != wanted and not (values.size == 1 and values.ndim == 0):
+            raise ValueError(f"{name} has {values.size} values; {self.n_envs} envs need {wanted}")
+        if values.dtype.kind not in "biuf":
             raise TypeError(f"{name} is an array of numbers, not {value!r}")
-        if name == "infos" and (len(value) != self.n_envs or not all(isinstance(info, Mapping) for info in value)):
-            raise ValueError(f"infos is a list of dicts, one for each of {self.n_envs} envs")
         return value
 
     def _checked(self, obs: Any) -> Any:
         """Return observations as the space's arrays `[n_envs, *obs_shape]`."""
         if not isinstance(self.observation_space, spaces.Dict):
-            return self._checked_part(obs, self.observation_space, self.obs_shape)
+            return self._checked_part(None, obs, self.observation_space, self.obs_shape)
         if not isinstance(obs, Mapping) or self.observation_space.spaces.keys() - obs.keys():
             wanted = ", ".join(self.observation_space.spaces)
             raise ValueError(f"observations of this space are dicts with the keys {wanted}; got {_keys(obs)}")
         parts = self.observation_space.spaces.items()
-        return {key: self._checked_part(obs[key], part, self.obs_shape[key]) for key, part in parts}
+        return {key: self._checked_part(key, obs[key], part, self.obs_shape[key]) for key, part in parts}
 
-    def _checked_part(self, obs: Any, space: spaces.Space[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def _checked_part(self, key: Key, obs: Any, space: spaces.Space[Any], shape: tuple[int, ...]) -> Any:
         full = (self.n_envs, *shape)
-        if isinstance(space, spaces.Discrete) and np.size(obs) == self.n_envs:
+        discrete = isinstance(space, spaces.Discrete)
+        if discrete and np.size(obs) == self.n_envs:
             obs = np.asarray(obs).reshape(full)  # as SB3 does: one number per env
-        return checked_values(obs, full, np.dtype(space.dtype))
+        checked = checked_values(obs, full, space.dtype)  # type: ignore[arg-type] # these spaces have one
+        return Lent(checked) if self._lends and key in self._stores and not discrete else checked
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

@@ -75,17 +75,19 @@ def parse_dtypes(dtypes: Mapping[str, Any] | DTypeLike | None) -> dict[str, Any]
     return wanted
 
 
-def checked_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def checked_values(values: Any, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return `values` broadcast to `shape` and cast to `dtype` exactly; see `exact_cast`."""
-    values = np.asarray(values)
-    while values.ndim > len(shape) and values.shape[0] == 1:  # as NumPy's assignment does
-        values = values[0]
-    if values.shape != shape:
+    array: NDArray[Any] = np.asarray(values)
+    if array.shape == shape and array.dtype == dtype:  # the usual case
+        return array
+    while array.ndim > len(shape) and array.shape[0] == 1:  # as NumPy's assignment does
+        array = array[0]
+    if array.shape != shape:
         try:
-            values = np.broadcast_to(values, shape)
+            array = np.broadcast_to(array, shape)
         except ValueError:
-            raise ValueError(f"observations of shape {values.shape} do not fit {shape}") from None
-    return exact_cast(values, dtype)
+            raise ValueError(f"observations of shape {array.shape} do not fit {shape}") from None
+    return exact_cast(array, np.dtype(dtype))
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, Ints
 
 _SEGMENT = 1 << 14
@@ -73,12 +74,27 @@ class Heap:
         self.alive = np.zeros(0, np.int64)  # payloads per segment
         self.free: list[int] = []
         self.budget = budget
-        self._segment = -1  # the open one
-        self._at = self._limit = 0
+        self.segment = -1  # the open one
+        self.at = self.limit = 0
+        self._compile()
+
+    def _compile(self) -> None:
+        ints = "int64[::1]"
+        readable = ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
+        self._copy_in = jit.choose(
+            _copy_in_kernel,
+            copy_in_reference,
+            *(f"int64({data}, {ints}, uint8[::1], int64, int64, {ints})" for data in readable),
+        )
+        self._count_down = jit.choose(_count_down_kernel, count_down_reference, f"int64({ints}, int64, {ints}, {ints})")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.data = self.data.copy()  # unpickled arrays borrow their memory: they cannot be resized
+        self._compile()
 
     @property
     def nbytes(self) -> int:
@@ -97,39 +113,37 @@ class Heap:
             if not self.free:
                 raise
         # The open segment is not all there yet and may not grow; another one is free.
-        if self.alive[self._segment] == 0:
-            self.free.insert(0, self._segment)
+        if self.alive[self.segment] == 0:
+            self.free.insert(0, self.segment)
         self._open_segment()
         return self._append(data, lengths)
 
     def _append(self, data: Bytes, lengths: Ints) -> Ints:
         n = len(lengths)
-        if self._at < self._limit and self._at + data.size <= self._limit:  # the usual case
-            self._ensure(self._at + data.size)
-            self.data[self._at : self._at + data.size] = data
-            offsets: Ints = np.minimum(self._at + np.cumsum(lengths) - lengths, self._limit - 1)
-            self._at += data.size
-            self.alive[self._segment] += n
-            return offsets
-        before = (self.alive, self.free.copy(), self._segment, self._at, self._limit)
-        ends = np.cumsum(lengths)
         offsets = np.empty(n, np.int64)
+        if self.at < self.limit and self.at + data.size <= self.limit:  # the usual case
+            self._ensure(self.at + data.size)
+            self.at = self._copy_in(data, lengths, self.data, self.at, self.limit, offsets)
+            self.alive[self.segment] += n
+            return offsets
+        before = (self.alive, self.free.copy(), self.segment, self.at, self.limit)
+        ends = np.cumsum(lengths)
         first = copied = 0
         runs: list[tuple[int, int, int]] = []  # (where in the heap, where in data, bytes)
         try:
             while first < n:
-                last = int(np.searchsorted(ends, copied + self._limit - self._at, side="right"))
-                if last == first or self._at == self._limit:
+                last = int(np.searchsorted(ends, copied + self.limit - self.at, side="right"))
+                if last == first or self.at == self.limit:
                     self._open_segment()
                     continue
                 size = int(ends[last - 1]) - copied
-                starts = self._at - copied + ends[first:last] - lengths[first:last]
-                offsets[first:last] = np.minimum(starts, self._limit - 1)  # an empty payload after a full segment
-                runs.append((self._at, copied, size))
-                self._at, copied, first = self._at + size, copied + size, last
+                starts = self.at - copied + ends[first:last] - lengths[first:last]
+                offsets[first:last] = np.minimum(starts, self.limit - 1)  # an empty payload after a full segment
+                runs.append((self.at, copied, size))
+                self.at, copied, first = self.at + size, copied + size, last
             self._ensure(max((at + size for at, _, size in runs), default=0))
         except StoreFullError:
-            self.alive, self.free, self._segment, self._at, self._limit = before
+            self.alive, self.free, self.segment, self.at, self.limit = before
             raise
         for at, start, size in runs:
             self.data[at : at + size] = data[start : start + size]
@@ -138,22 +152,22 @@ class Heap:
 
     def release(self, offsets: Ints) -> None:
         """Forget the payloads at these offsets."""
-        segments = offsets // self.segment_bytes
-        np.subtract.at(self.alive, segments, 1)
-        for segment in np.unique(segments[self.alive[segments] == 0]).tolist():
-            if segment == self._segment:
-                self._at = segment * self.segment_bytes
+        empty = np.empty(len(offsets), np.int64)
+        n = self._count_down(offsets, self.segment_bytes, self.alive, empty)
+        for segment in empty[:n].tolist():
+            if segment == self.segment:
+                self.at = segment * self.segment_bytes
             else:
                 self.free.append(segment)
 
     def _open_segment(self) -> None:
         if self.free:
-            self._segment = self.free.pop()
+            self.segment = self.free.pop()
         else:
-            self._segment = len(self.alive)
+            self.segment = len(self.alive)
             self.alive = np.append(self.alive, 0)
-        self._at = self._segment * self.segment_bytes
-        self._limit = self._at + self.segment_bytes
+        self.at = self.segment * self.segment_bytes
+        self.limit = self.at + self.segment_bytes
 
     def _ensure(self, size: int) -> None:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
@@ -167,3 +181,39 @@ class Heap:
                 self.budget.check(step)
             # realloc: large blocks are remapped, not copied. Nobody holds a view of `data` outside the store's lock.
             self.data.resize(self.data.size + step, refcheck=False)
+
+
+def _copy_in_kernel(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
+    for i in range(lengths.size):
+        offsets[i] = min(at, limit - 1)
+        at += lengths[i]
+    for b in range(data.size):
+        heap[at - data.size + b] = data[b]
+    return at
+
+
+def copy_in_reference(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
+    """Copy the payloads to `at` and on; writes their offsets (inside the segment, also that of an empty last one)."""
+    offsets[:] = np.minimum(at + np.cumsum(lengths) - lengths, limit - 1)
+    heap[at : at + data.size] = data
+    return at + data.size
+
+
+def _count_down_kernel(offsets: Ints, segment_bytes: int, alive: Ints, empty: Ints) -> int:
+    n = 0
+    for i in range(offsets.size):
+        segment = offsets[i] // segment_bytes
+        alive[segment] -= 1
+        if alive[segment] == 0:
+            empty[n] = segment
+            n += 1
+    return n
+
+
+def count_down_reference(offsets: Ints, segment_bytes: int, alive: Ints, empty: Ints) -> int:
+    """Count the segments of `offsets` down; fills `empty` with those that have no payload left, returns how many."""
+    segments = offsets // segment_bytes
+    np.subtract.at(alive, segments, 1)
+    gone = np.unique(segments[alive[segments] == 0])
+    empty[: len(gone)] = gone
+    return len(gone)

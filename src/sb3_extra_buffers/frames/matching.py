@@ -1,11 +1,13 @@
 """Find frames that are stored already: by comparing, first with what the same env wrote last, then through an index.
 
-Three steps over a batch of observations, each a kernel beside its NumPy reference:
+Steps over a batch of observations, each a kernel beside its NumPy reference:
 
     overlap   most observations are the env's last one, or that shifted by a frame: their frames have ids already.
               The other frames are copied out, one after another: the candidates.
     look_up   candidates that are zero, equal to each other, or (by hash) perhaps stored lately.
-    finish    puts ids in the place of candidates and counts references, up and down; ids without any are dead.
+    confirm   of the latter, those that really are: byte by byte.
+    finish    gives the others, stored by now, their ids, puts ids in the place of candidates and counts references.
+    count     counts references up and down; ids without any are free again.
 
 While a batch is being stored, `-1 - j` stands for the id that candidate j will have.
 """
@@ -24,16 +26,19 @@ from sb3_extra_buffers.codecs.base import Bytes, Ints
 Words = NDArray[np.uint64]
 Counts = NDArray[np.uint32]
 
-INDEX = 256
-"""Entries of the index of frames stored lately: the top byte of the hash, which every byte of a frame moves.
+INDEX = 512
+"""Entries of the index of frames stored lately: the top bits of the hash, which every byte of a frame moves.
 
 Later frames take the place of earlier ones, so no old frame is kept alive by it."""
 
 
-def hash_weights(n_words: int) -> Words:
-    """Return the fixed odd multipliers of the hash: sum of word times multiplier, modulo 2**64."""
-    state = np.random.default_rng(n_words)  # a generator of its own: SB3's global one must not move
-    return state.integers(0, 2**64, n_words, np.uint64) | np.uint64(1)
+_PERIOD = 64  # words
+
+
+def hash_weights() -> Words:
+    """Return the fixed odd multipliers of the hash, which weighs word by word and block by block."""
+    state = np.random.default_rng(0)  # a generator of its own: SB3's global one must not move
+    return state.integers(0, 2**64, _PERIOD, np.uint64) | np.uint64(1)
 
 
 def overlap() -> Callable[..., int]:
@@ -53,15 +58,29 @@ def overlap_interleaved() -> Callable[..., int]:
 def look_up() -> Callable[..., int]:
     """Return the step that looks candidates up."""
     words, ints = "uint64[::1]", "int64[::1]"
-    signature = f"int64(uint64[:,::1], {words}, {words}, {ints}, {ints}, {ints})"
+    signature = f"int64(uint64[:,::1], {words}, {words}, {ints}, uint32[::1], {ints}, {ints})"
     return jit.choose(_look_up_kernel, look_up_reference, signature)
 
 
+def confirm() -> Callable[..., None]:
+    """Return the step that compares candidates with the frames they may be equal to."""
+    frames, ints = "uint8[:,::1]", "int64[::1]"
+    return jit.choose(_confirm_kernel, confirm_reference, f"void({frames}, {frames}, {ints}, {ints})")
+
+
 def finish() -> Callable[..., int]:
-    """Return the step that makes ids of codes and counts references."""
+    """Return the step that makes ids of codes."""
     ints, ids = "int64[::1]", "uint32[::1]"
-    signature = f"int64({ints}, {ints}, {ints}, {ints}, {ints}, {ints}, {ids}, {ints}, {ids})"
+    found, stored, tables = f"{ints}, {ints}", f"{ints}, {ints}, {ints}", f"{ints}, {ids}, {ids}, {ids}"
+    signature = f"int64({found}, {stored}, {tables}, {ids}, int64, {ints}, {ints}, {ints}, {ids})"
     return jit.choose(_finish_kernel, finish_reference, signature)
+
+
+def count() -> Callable[..., int]:
+    """Return the step that counts references."""
+    tables = "uint32[::1], uint32[::1], int64"
+    signatures = (f"int64({ids}, {ids}, {tables})" for ids in ("int64[::1]", "uint32[::1]"))
+    return jit.choose(_count_kernel, count_reference, *signatures)
 
 
 def _overlap_kernel(
@@ -265,36 +284,54 @@ def _overlap_interleaved_reference(
 
 
 def _look_up_kernel(
-    candidates: Words, weights: Words, index_hashes: Words, index_codes: Ints, same_as: Ints, hints: Ints
+    candidates: Words,
+    weights: Words,
+    index_hashes: Words,
+    index_codes: Ints,
+    counts: Counts,
+    same_as: Ints,
+    hints: Ints,
 ) -> int:
     n_words = candidates.shape[1]
+    whole = n_words - n_words % 64
     known = 0
     for j in range(candidates.shape[0]):
+        candidate = candidates[j]
         total = np.uint64(0)
         content = np.uint64(0)
-        for v in range(n_words):
-            total += candidates[j, v] * weights[v]
-            content |= candidates[j, v]
+        for w in range(0, whole, 64):
+            block = np.uint64(0)
+            for v in range(64):
+                block += candidate[w + v] * weights[v]
+                content |= candidate[w + v]
+            total = total * weights[0] + block
+        block = np.uint64(0)
+        for w in range(whole, n_words):
+            block += candidate[w] * weights[w - whole]
+            content |= candidate[w]
+        total = total * weights[0] + block
         same_as[j] = j
         hints[j] = -1
         if content == 0:
             same_as[j] = -1
             known += 1
             continue
-        entry = np.int64(total >> np.uint64(56))
+        entry = np.int64(total >> np.uint64(55))
         if index_hashes[entry] == total:
-            if index_codes[entry] > 0:
-                hints[j] = index_codes[entry]
-                known += 1
-            elif index_codes[entry] < 0:
-                earlier = -1 - index_codes[entry]
+            code = index_codes[entry]
+            if code > 0:
+                if counts[code] > 0:
+                    hints[j] = code
+                    known += 1
+            elif code < 0:
+                other = candidates[-1 - code]
                 same = True
-                for v in range(n_words):
-                    if candidates[j, v] != candidates[earlier, v]:
+                for w in range(n_words):
+                    if candidate[w] != other[w]:
                         same = False
                         break
                 if same:
-                    same_as[j] = earlier
+                    same_as[j] = -1 - code
                     known += 1
                     continue
         index_hashes[entry] = total
@@ -303,41 +340,91 @@ def _look_up_kernel(
 
 
 def look_up_reference(
-    candidates: Words, weights: Words, index_hashes: Words, index_codes: Ints, same_as: Ints, hints: Ints
+    candidates: Words,
+    weights: Words,
+    index_hashes: Words,
+    index_codes: Ints,
+    counts: Counts,
+    same_as: Ints,
+    hints: Ints,
 ) -> int:
     """Look up as the kernel does, in NumPy.
 
     `same_as[j]` is -1 for a frame of zeros, an earlier candidate with the same bytes, or j; `hints[j]` is an id whose
     frame has the same hash, or -1. Returns how many candidates are, or perhaps are, known.
     """
-    totals = (candidates * weights).sum(axis=1, dtype=np.uint64)
-    same_as[:], hints[:] = np.arange(len(candidates)), -1
+    n, n_words = candidates.shape
+    blocks = np.zeros((n, n_words // _PERIOD + 1, _PERIOD), np.uint64)
+    blocks.reshape(n, blocks.shape[1] * _PERIOD)[:, :n_words] = candidates
+    totals = np.zeros(n, np.uint64)
+    for sums in (blocks * weights).sum(axis=2, dtype=np.uint64).T:
+        totals = totals * weights[0] + sums
+    same_as[:], hints[:] = np.arange(n), -1
     for j, total in enumerate(totals):  # each candidate may be equal to an earlier one
-        entry = int(total >> np.uint64(56))
+        entry = int(total >> np.uint64(55))
         if not candidates[j].any():
             same_as[j] = -1
             continue
         if index_hashes[entry] == total:
-            if index_codes[entry] > 0:
-                hints[j] = index_codes[entry]
-            elif index_codes[entry] < 0 and np.array_equal(candidates[j], candidates[-1 - index_codes[entry]]):
-                same_as[j] = -1 - index_codes[entry]
+            code = int(index_codes[entry])
+            if code > 0 and counts[code]:
+                hints[j] = code
+            elif code < 0 and np.array_equal(candidates[j], candidates[-1 - code]):
+                same_as[j] = -1 - code
                 continue
         index_hashes[entry], index_codes[entry] = total, -1 - j
-    return int(np.count_nonzero((same_as != np.arange(len(candidates))) | (hints > 0)))
+    return int(np.count_nonzero((same_as != np.arange(n)) | (hints > 0)))
+
+
+def _confirm_kernel(stored: Bytes, candidates: Bytes, hinted: Ints, hints: Ints) -> None:
+    for i in range(hinted.size):
+        frame, candidate = stored[i], candidates[hinted[i]]
+        difference = np.uint8(0)
+        for b in range(frame.size):
+            difference |= np.uint8(frame[b] ^ candidate[b])
+        if difference != 0:
+            hints[hinted[i]] = -1
+
+
+def confirm_reference(stored: Bytes, candidates: Bytes, hinted: Ints, hints: Ints) -> None:
+    """Take back the hints for which `stored` [hinted] and the candidate, which may be padded, differ."""
+    same = (stored == candidates[hinted, : stored.shape[1]]).all(axis=1)
+    hints[hinted[~same]] = -1
 
 
 def _finish_kernel(
+    same_as: Ints,
+    hints: Ints,
+    new_offsets: Ints,
+    new_lengths: Ints,
+    new_references: Ints,
+    offsets: Ints,
+    lengths: Counts,
+    references: Counts,
+    counts: Counts,
+    free: Counts,
+    n_free: int,
     codes: Ints,
-    ids: Ints,
-    recent_before: Ints,
     recent_codes: Ints,
     index_codes: Ints,
-    down: Ints,
-    counts: Counts,
-    dead: Ints,
     result: Counts,
 ) -> int:
+    ids = np.empty(same_as.size, np.int64)
+    new = 0
+    for j in range(same_as.size):
+        if same_as[j] < 0:
+            ids[j] = 0
+        elif same_as[j] != j:
+            ids[j] = ids[same_as[j]]
+        elif hints[j] > 0:
+            ids[j] = hints[j]
+        else:
+            n_free -= 1
+            ids[j] = free[n_free]
+            offsets[ids[j]] = new_offsets[new]
+            lengths[ids[j]] = new_lengths[new]
+            references[ids[j]] = new_references[new]
+            new += 1
     for i in range(index_codes.size):
         if index_codes[i] < 0:
             index_codes[i] = ids[-1 - index_codes[i]]
@@ -349,40 +436,63 @@ def _finish_kernel(
         if recent_codes[i] < 0:
             recent_codes[i] = ids[-1 - recent_codes[i]]
         counts[recent_codes[i]] += np.uint32(1)
-    n = 0
-    for i in range(recent_before.size + down.size):
-        gone = recent_before[i] if i < recent_before.size else down[i - recent_before.size]
-        counts[gone] -= np.uint32(1)
-        if counts[gone] == 0 and gone != 0:
-            dead[n] = gone
-            n += 1
     counts[0] = 1  # the frame of zeros is not counted
-    return n
+    return n_free
 
 
 def finish_reference(
+    same_as: Ints,
+    hints: Ints,
+    new_offsets: Ints,
+    new_lengths: Ints,
+    new_references: Ints,
+    offsets: Ints,
+    lengths: Counts,
+    references: Counts,
+    counts: Counts,
+    free: Counts,
+    n_free: int,
     codes: Ints,
-    ids: Ints,
-    recent_before: Ints,
     recent_codes: Ints,
     index_codes: Ints,
-    down: Ints,
-    counts: Counts,
-    dead: Ints,
     result: Counts,
 ) -> int:
-    """Finish as the kernel does, in NumPy: writes `result`, counts, fills `dead` and returns how many those are.
+    """Finish as the kernel does, in NumPy: new frames take ids from the end of `free`; returns how many are left.
 
-    Counted up are `codes` and `recent_codes`; down, `recent_before` and `down`.
+    Writes the tables of the new ids and `result`, the ids of `codes`; counts `codes` and `recent_codes` up.
     """
+    new = np.flatnonzero((same_as == np.arange(len(same_as))) & (hints < 0))
+    taken = free[n_free - len(new) : n_free][::-1]
+    offsets[taken], lengths[taken], references[taken] = new_offsets, new_lengths, new_references
+    ids = np.maximum(hints, 0)
+    ids[new] = taken
+    ids = np.where(same_as < 0, 0, ids[same_as])
     for array in (codes, recent_codes, index_codes):
         array[array < 0] = ids[-1 - array[array < 0]]
     result[:] = codes
-    gone = np.concatenate([recent_before, down])
     np.add.at(counts, codes, 1)
     np.add.at(counts, recent_codes, 1)
-    np.subtract.at(counts, gone, 1)
     counts[0] = 1
-    died = np.unique(gone[counts[gone] == 0])
-    dead[: len(died)] = died
-    return len(died)
+    return n_free - len(new)
+
+
+def _count_kernel(up: NDArray[Any], down: NDArray[Any], counts: Counts, free: Counts, n_free: int) -> int:
+    for i in range(up.size):
+        counts[up[i]] += np.uint32(1)
+    for i in range(down.size):
+        counts[down[i]] -= np.uint32(1)
+        if counts[down[i]] == 0 and down[i] != 0:
+            free[n_free] = down[i]
+            n_free += 1
+    counts[0] = 1
+    return n_free
+
+
+def count_reference(up: NDArray[Any], down: NDArray[Any], counts: Counts, free: Counts, n_free: int) -> int:
+    """Count as the kernel does, in NumPy: ids without references go to the end of `free`; returns its new length."""
+    np.add.at(counts, up, 1)
+    np.subtract.at(counts, down, 1)
+    counts[0] = 1
+    dead = np.unique(down[counts[down] == 0])
+    free[n_free : n_free + len(dead)] = dead
+    return n_free + len(dead)

@@ -30,7 +30,6 @@ Output = Literal["raw", "float", "normalized"]
 
 _TRIAL = 16  # writes after which a plan is made with what is known
 _TRIAL_BYTES = 1 << 26
-_NO_IDS = np.zeros(0, np.uint32)
 
 
 class ObservationStore:
@@ -180,12 +179,11 @@ class ObservationStore:
         """Make the prepared assignments show."""
         with self.lock:
             prepared, self.prepared = self.prepared, []
-            replaced = [_NO_IDS]
             for write, ids in prepared:
-                place = write.table.ids[write.index]
-                replaced.append(place.reshape(-1).copy())
-                write.table.ids[write.index] = ids.reshape(place.shape)
-            self.frames.release(np.concatenate(replaced))
+                place = write.table.ids[write.index]  # a view: the index is of integers
+                replaced = place.copy()
+                place[...] = ids.reshape(place.shape)
+                self.frames.release(replaced)
 
     def rollback(self) -> None:
         """Forget the assignments since `begin`, prepared or not."""
@@ -283,6 +281,7 @@ class ObservationStore:
             for place, i, j in places:
                 stream = np.array([place % tables[i].streams])
                 new_ids[i].reshape(-1, stack)[place] = frames.put(layout.split(values[i][j][None]), stream)[0]
+            self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(kept, new_ids, strict=True)))
         except BaseException:
             self.budget.owners.add(old)  # the old plan stands
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ Ids = NDArray[np.uint32]
 
 _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
-_NO_IDS = np.zeros(0, np.int64)
+_NOTHING = np.zeros(0, np.int64)
 
 
 class FrameStore:
@@ -56,9 +55,10 @@ class FrameStore:
         self.lengths = np.zeros(1, np.uint32)
         self.references = np.zeros(1, np.uint32)
         self.counts = np.ones(1, np.uint32)
-        self.free = array("I")
-        n_words = -(-frame_bytes // _WORD)
-        self.recent: NDArray[Any] = np.zeros((streams, stack, n_words), np.uint64)
+        self.free = np.zeros(1, np.uint32)  # ids that are free, the first `n_free` of them
+        self.n_free = 0
+        self.n_words = -(-frame_bytes // _WORD)
+        self.recent: NDArray[Any] = np.zeros((streams, stack, self.n_words), np.uint64)
         self.recent_ids = np.zeros((streams, stack), np.int64)
         self.interleaved = False  # how `recent` lies
         self._prepare()
@@ -66,11 +66,13 @@ class FrameStore:
         self.budget.check(0)
 
     def _prepare(self) -> None:
-        self._weights = matching.hash_weights(-(-self.frame_bytes // _WORD))
+        self._weights = matching.hash_weights()
         self._overlap = matching.overlap()
         self._overlap_interleaved = matching.overlap_interleaved()
         self._look_up = matching.look_up()
+        self._confirm = matching.confirm()
         self._finish = matching.finish()
+        self._count = matching.count()
         self._clear_index()
 
     def _clear_index(self) -> None:
@@ -110,25 +112,24 @@ class FrameStore:
         with self.lock:
             streams = np.ascontiguousarray(streams, np.int64)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
-            candidates = np.empty((codes.size, len(self._weights)), np.uint64)
+            candidates = np.empty((codes.size, self.n_words), np.uint64)
             if self.frame_bytes % _WORD:
                 candidates[:, -1] = 0  # what the last word has beyond the frame
             sources = np.empty(codes.size, np.int64)
             before = self.recent_ids.reshape(-1).copy()  # more streams come with ids 0, which are not counted
-            k, ids = 0, _NO_IDS
+            k = 0
             try:
                 for frames, block in zip(blocks, codes, strict=True):
                     k = self._overlap_block(frames, streams, block, candidates, sources, k)
-                if k:
-                    ids = self._identify(candidates[:k], sources[:k])
+                ids = self._identify(candidates[:k], sources[:k], codes)
             except BaseException:
                 self.recent[:], self.recent_ids[:] = 0, 0
                 self._clear_index()
                 self.release(before)
                 raise
-            # Counted are the caller's references, and those of `recent`: its frames must not go while they are
-            # compared with.
-            return self._counted(codes, ids, before, self.recent_ids, _NO_IDS)
+            # `recent` counts its frames too, so that they do not go while they are compared with.
+            self.release(before)
+            return ids
 
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Decode the frames `ids` [n] into `out` [n, frame_bytes], C-contiguous."""
@@ -145,24 +146,25 @@ class FrameStore:
     def retain(self, ids: NDArray[Any]) -> None:
         """Count each of `ids` once more."""
         with self.lock:
-            self._counted(ids, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS)
+            ids = ids.reshape(-1)
+            self._recount(ids, ids[:0])
 
     def release(self, ids: NDArray[Any]) -> None:
         """Count each of `ids` once less; frames that nobody counts are gone."""
         with self.lock:
-            self._counted(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, ids)
+            ids = ids.reshape(-1)
+            self._recount(ids[:0], ids)
 
     @property
     def n_frames(self) -> int:
         """How many different frames are stored, the frame of zeros not counted."""
-        return len(self.counts) - 1 - len(self.free)
+        return len(self.counts) - 1 - self.n_free
 
     @property
     def nbytes(self) -> int:
         """Every byte this store owns."""
         own = (value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-        free = self.free.itemsize * len(self.counts)  # as if all were: what is released must not need more room
-        return sum(own) + free + self.heap.nbytes + self.coder.nbytes
+        return sum(own) + self.heap.nbytes + self.coder.nbytes
 
     def _overlap_block(
         self, frames: Bytes, streams: Ints, codes: Ints, candidates: NDArray[np.uint64], sources: Ints, k: int
@@ -184,78 +186,71 @@ class FrameStore:
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
         if self.frame_bytes % _WORD == 0:
             return np.require(frames, np.uint8, ["C", "W"]).view(np.uint64)  # compiled code takes no read-only arrays
-        padded = np.zeros((*frames.shape[:2], len(self._weights) * _WORD), np.uint8)
+        padded = np.zeros((*frames.shape[:2], self.n_words * _WORD), np.uint8)
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
 
-    def _identify(self, candidates: NDArray[np.uint64], sources: Ints) -> Ints:
-        """Return the ids of the candidates: found again, or stored now."""
-        same_as, hints = np.empty(len(candidates), np.int64), np.empty(len(candidates), np.int64)
-        known = self._look_up(candidates, self._weights, self._index_hashes, self._index_ids, same_as, hints)
-        frames = candidates.view(np.uint8)[:, : self.frame_bytes]
-        if not known:
-            return self._add(frames, sources)
-        ids = self._confirm(frames, hints)
-        ids[same_as < 0] = 0
-        new = np.flatnonzero((ids < 0) & (same_as == np.arange(len(ids))))
-        if new.size:
-            ids[new] = self._add(frames[new], sources[new])
-        return np.where(same_as > -1, ids[same_as], ids)
-
-    def _confirm(self, frames: Bytes, hints: Ints) -> Ints:
-        """Return for each frame the hinted id if that holds the same bytes, else -1."""
-        ids = np.full(len(frames), -1, np.int64)
-        hinted = np.flatnonzero(hints > 0)
-        hinted = hinted[self.counts[hints[hinted]] > 0]
-        if hinted.size:
-            stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
-            self.take(hints[hinted], stored)
-            same = hinted[(stored == frames[hinted]).all(axis=1)]
-            ids[same] = hints[same]
+    def _identify(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints) -> Ids:
+        """Return the ids for `codes`, after finding the candidates among the frames or storing them."""
+        k = len(candidates)
+        same_as, hints = np.empty(k, np.int64), np.empty(k, np.int64)
+        known = self._look_up(
+            candidates, self._weights, self._index_hashes, self._index_ids, self.counts, same_as, hints
+        )
+        frames = candidates.view(np.uint8)
+        if known:
+            hinted = np.flatnonzero(hints > 0)
+            if hinted.size:
+                stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
+                self.take(hints[hinted], stored)
+                self._confirm(stored, frames, hinted, hints)
+            new = np.flatnonzero((hints < 0) & (same_as == np.arange(k)))
+            frames, sources = frames[new], sources[new]
+        offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
+        ids = np.empty(codes.shape, np.uint32)
+        self.n_free = self._finish(
+            same_as,
+            hints,
+            offsets,
+            lengths,
+            references,
+            self.offsets,
+            self.lengths,
+            self.references,
+            self.counts,
+            self.free,
+            self.n_free,
+            codes.reshape(-1),
+            self.recent_ids.reshape(-1),
+            self._index_ids,
+            ids.reshape(-1),
+        )
         return ids
 
-    def _add(self, frames: Bytes, streams: Ints) -> Ints:
-        """Store frames that are new; returns their ids, not counted yet."""
+    def _append(self, frames: Bytes, streams: Ints) -> tuple[Ints, Ints, Ints]:
+        """Store the payloads of new frames, and make sure there are ids for them."""
         n = len(frames)
-        self.coder.learning = self.budget.allows(self.coder.growth_bytes(n))
+        if n == 0:
+            return _NOTHING, _NOTHING, _NOTHING
+        missing = self.coder.missing_bytes(len(self.recent))
+        self.budget.check(missing)
+        self.coder.learning = self.budget.allows(missing + self.coder.growth_bytes(n))
         encoded = self.coder.encode(frames, streams)
         try:
-            if n > len(self.free):
-                self._grow_table(max(n - len(self.free), len(self.counts) >> 6))
-            offsets = self.heap.append(encoded.data, encoded.lengths)
+            if n > self.n_free:
+                self._grow_table(max(n - self.n_free, len(self.counts) >> 6))
+            return self.heap.append(encoded.data, encoded.lengths), *encoded[1:]
         except BaseException:
             self.coder.release(encoded.references)
             raise
-        ids = np.frombuffer(self.free[-n:], np.uintc)
-        del self.free[-n:]
-        self.offsets[ids] = offsets
-        self.lengths[ids] = encoded.lengths
-        self.references[ids] = encoded.references
-        return ids.astype(np.int64)
 
-    def _counted(
-        self, codes: NDArray[Any], ids: Ints, before: Ints, recent: Ints, down: NDArray[Any]
-    ) -> NDArray[np.uint32]:
-        result = np.empty(codes.shape, np.uint32)
-        down = down.reshape(-1).astype(np.int64)
-        dead = np.empty(len(before) + len(down), np.int64)
-        n = self._finish(
-            codes.reshape(-1).astype(np.int64, copy=False),
-            ids,
-            before,
-            recent.reshape(-1),
-            self._index_ids,
-            down,
-            self.counts,
-            dead,
-            result.reshape(-1),
-        )
-        if n:
-            gone = dead[:n]
+    def _recount(self, up: NDArray[Any], down: NDArray[Any]) -> None:
+        known = self.n_free
+        self.n_free = self._count(up, down, self.counts, self.free, known)
+        if self.n_free > known:
+            gone = self.free[known : self.n_free]
             self.heap.release(self.offsets[gone])
             self.coder.release(self.references[gone].astype(np.int64))
-            self.free.frombytes(gone.astype(np.uintc).tobytes())
-        return result
 
     def _grow_table(self, more: int) -> None:
         self.budget.check(more * _ENTRY)
@@ -264,13 +259,15 @@ class FrameStore:
         self.lengths = np.pad(self.lengths, (0, more))
         self.references = np.pad(self.references, (0, more))
         self.counts = np.pad(self.counts, (0, more))
-        self.free.frombytes(np.arange(known + more - 1, known - 1, -1, dtype=np.uintc).tobytes())
+        self.free = np.pad(self.free, (0, more))
+        self.free[self.n_free : self.n_free + more] = np.arange(known + more - 1, known - 1, -1)
+        self.n_free += more
 
     def _make_room(self, streams: Ints) -> None:
         if streams.min() < 0:
             raise ValueError(f"streams are numbered from 0, not {streams.min()}")
         more = int(streams.max()) + 1 - len(self.recent)
-        self.budget.check(more * (self.stack * self.frame_bytes + self.coder.stream_bytes))
+        self.budget.check(more * self.stack * self.frame_bytes)
         self.recent = np.concatenate([self.recent, np.zeros((more, *self.recent.shape[1:]), self.recent.dtype)])
         self.recent_ids = np.pad(self.recent_ids, ((0, more), (0, 0)))
 
