@@ -165,7 +165,7 @@ class DeltaCoder(Coder):
 
     def _as_words(self, frames: Bytes) -> Words:
         if self.frame_bytes % _WORD == 0:
-            return np.require(frames, np.uint8, ["C", "W"]).view(np.uint32)
+            return jit.contiguous(frames).view(np.uint32)
         padded = np.zeros((len(frames), self.n_words * _WORD), np.uint8)
         padded[:, : self.frame_bytes] = frames
         return padded.view(np.uint32)

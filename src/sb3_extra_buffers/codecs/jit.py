@@ -10,6 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sb3_extra_buffers.codecs import optional
 
 
@@ -23,3 +26,8 @@ def compiled(kernel: Callable[..., Any], *signatures: str) -> Callable[..., Any]
 def choose(kernel: Callable[..., Any], reference: Callable[..., Any], *signatures: str) -> Callable[..., Any]:
     """Return the compiled kernel, or its NumPy reference where numba is absent."""
     return compiled(kernel, *signatures) if optional.has_numba() else reference
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """Return `array`, or a copy of it, as kernels take it: in C order and writable."""
+    return array if array.flags.c_contiguous and array.flags.writeable else np.array(array, order="C")

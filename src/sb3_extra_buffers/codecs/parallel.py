@@ -25,7 +25,8 @@ def n_threads() -> int:
 def split(n: int, n_bytes: int, work: Callable[[int, int], int]) -> list[int]:
     """Call `work(start, stop)` on parts of `range(n)`, in threads if the output of `n_bytes` is worth it."""
     global _pool
-    parts = min(n_threads(), n_bytes // WORTH + 1, n)
+    parts = min(n_bytes // WORTH + 1, n)
+    parts = min(parts, n_threads()) if parts > 1 else parts
     if parts < 2:
         return [work(0, n)]
     if _pool is None:

@@ -113,7 +113,7 @@ class CompressedObservations:
                     UserWarning,
                     stacklevel=2,
                 )
-            self._stores[key] = ObservationStore(
+            self._stores[key] = self._open_store(
                 shape,
                 dtype,
                 storage=storage,
@@ -205,6 +205,10 @@ class CompressedObservations:
             parts.append(MemoryUsage(name, method, raw, stored, held * store.layout.stack, store.frames.n_frames))
         return MemoryUsage.total(type(self).__name__, parts)
 
+    def _open_store(self, *args: Any, **settings: Any) -> ObservationStore:
+        """Return what keeps the observations of one key; the arguments are those of `ObservationStore`."""
+        return ObservationStore(*args, **settings)
+
     def _attach(self) -> None:
         """Replace the empty arrays that SB3 has made for the stand-in space by compressed ones."""
         for name, array in list(vars(self).items()):
@@ -235,7 +239,7 @@ class CompressedObservations:
         if name in ("obs", "next_obs"):
             return self._checked(value)
         if name == "infos":
-            if len(value) != self.n_envs or not all(isinstance(info, Mapping) for info in value):
+            if len(value) != self.n_envs or not all(type(info) is dict or isinstance(info, Mapping) for info in value):
                 raise ValueError(f"infos is a list of dicts, one for each of {self.n_envs} envs")
             return value
         wanted = self.n_envs * (self.action_dim if name == "action" else 1)

@@ -187,7 +187,8 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Compress `value` into the selected observations."""
         store = self.store
         with store.lock:
-            plain, rest = _split_index(index, len(self._leading))
+            usual = type(index) is int
+            plain, rest = ((index,), ()) if usual else _split_index(index, len(self._leading))
             if plain and not rest and self._view is None and all(isinstance(part, int) for part in plain):
                 table = self._table
                 leading = table.ids.shape[len(plain) : -1]

@@ -127,11 +127,15 @@ def _overlap_kernel(
             same = False
             for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
                 other = frames[i, t]
-                same = True
-                for w in range(n_words):
-                    if frame[w] != other[w]:
-                        same = False
+                difference = np.uint64(0)
+                for w in range(0, whole, 64):
+                    for v in range(64):
+                        difference |= frame[w + v] ^ other[w + v]
+                    if difference != 0:
                         break
+                for w in range(whole, n_words):
+                    difference |= frame[w] ^ other[w]
+                same = difference == 0
                 if same:
                     codes[i, s] = codes[i, t]
                     break
@@ -202,11 +206,15 @@ def _overlap_interleaved_kernel(
             for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
                 apart = np.uint32(8 * (s - t))
                 pair = np.uint32(0xFF) << np.uint32(8 * t)
-                same = True
-                for q in range(n_pixels):
-                    if ((frame[q] >> apart) ^ frame[q]) & pair != 0:
-                        same = False
+                difference = np.uint32(0)
+                for p in range(0, whole, 256):
+                    for q in range(p, p + 256):
+                        difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                    if difference & pair != 0:
                         break
+                for q in range(whole, n_pixels):
+                    difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                same = difference & pair == 0
                 if same:
                     codes[i, s] = codes[i, t]
                     break

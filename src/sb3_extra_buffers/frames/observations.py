@@ -170,7 +170,7 @@ class ObservationStore:
                 for group in [writes] if together and writes else [[write] for write in writes]:
                     blocks = [self.layout.split(write.obs) for write in group]
                     ids = self.frames.put_blocks(blocks, group[0].streams)
-                    self.prepared += [(write, block) for write, block in zip(group, ids, strict=True)]
+                    self.prepared += zip(group, ids, strict=True)
             except BaseException:
                 self.rollback()
                 raise
@@ -179,11 +179,13 @@ class ObservationStore:
         """Make the prepared assignments show."""
         with self.lock:
             prepared, self.prepared = self.prepared, []
+            replaced = []
             for write, ids in prepared:
                 place = write.table.ids[write.index]  # a view: the index is of integers
-                replaced = place.copy()
+                replaced.append(place.flatten())
                 place[...] = ids.reshape(place.shape)
-                self.frames.release(replaced)
+            if replaced:
+                self.frames.release(np.concatenate(replaced))
 
     def rollback(self) -> None:
         """Forget the assignments since `begin`, prepared or not."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints
 from sb3_extra_buffers.frames import matching
 from sb3_extra_buffers.frames.heap import Budget, Heap
@@ -185,7 +186,7 @@ class FrameStore:
 
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
         if self.frame_bytes % _WORD == 0:
-            return np.require(frames, np.uint8, ["C", "W"]).view(np.uint64)  # compiled code takes no read-only arrays
+            return jit.contiguous(frames).view(np.uint64)
         padded = np.zeros((*frames.shape[:2], self.n_words * _WORD), np.uint8)
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
@@ -199,12 +200,12 @@ class FrameStore:
         )
         frames = candidates.view(np.uint8)
         if known:
-            hinted = np.flatnonzero(hints > 0)
+            hinted = (hints > 0).nonzero()[0]
             if hinted.size:
                 stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
                 self.take(hints[hinted], stored)
                 self._confirm(stored, frames, hinted, hints)
-            new = np.flatnonzero((hints < 0) & (same_as == np.arange(k)))
+            new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
             frames, sources = frames[new], sources[new]
         offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
         ids = np.empty(codes.shape, np.uint32)
@@ -232,9 +233,10 @@ class FrameStore:
         n = len(frames)
         if n == 0:
             return _NOTHING, _NOTHING, _NOTHING
-        missing = self.coder.missing_bytes(len(self.recent))
-        self.budget.check(missing)
-        self.coder.learning = self.budget.allows(missing + self.coder.growth_bytes(n))
+        if self.budget.max_bytes is not None:
+            missing = self.coder.missing_bytes(len(self.recent))
+            self.budget.check(missing)
+            self.coder.learning = self.budget.allows(missing + self.coder.growth_bytes(n))
         encoded = self.coder.encode(frames, streams)
         try:
             if n > self.n_free:
@@ -274,4 +276,4 @@ class FrameStore:
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
     """Return the stacks `[n, 4, pixels]` with the 4 values of a pixel as one word, `[n, pixels]`."""
-    return np.require(frames.transpose(0, 2, 1), np.uint8, ["C", "W"]).view(np.uint32)[..., 0]
+    return jit.contiguous(frames.transpose(0, 2, 1)).view(np.uint32)[..., 0]
