@@ -102,7 +102,7 @@ class Coder:
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         self.codec.decode(payload, out)
 
-    def release(self, references: Ints) -> None:
+    def release(self, references: NDArray[Any]) -> None:
         """Say that frames encoded against these references are gone. Nothing to do unless the codec has references."""
 
     @property

@@ -82,13 +82,13 @@ class DeltaCoder(Coder):
     def _compile(self) -> None:
         words, ints, data = "uint32[:,::1]", "int64[::1]", "uint8[::1]"
         self._encode = jit.choose(
-            _encode_kernel,
+            encode_kernel,
             encode_reference,
             f"boolean({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
             f" {ints}, boolean, {data}, {ints}, {ints}, {ints})",
         )
         self._decode = jit.choose(
-            _decode_kernel,
+            decode_kernel,
             decode_reference,
             *(
                 f"int64({heap}, {ints}, {ints}, {ints}, uint8[:,::1], int64, uint8[:,::1])"
@@ -109,9 +109,14 @@ class DeltaCoder(Coder):
         words, streams = self._as_words(frames), np.ascontiguousarray(streams, np.int64)
         data = np.empty(n * self.frame_bytes, np.uint8)
         lengths, references, done = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(2, np.int64)
-        while not self._encode(  # again if there was no room for the next frame to become a key
-            words,
-            streams,
+        while not self._encode(words, streams, *self.state, data, lengths, references, done):
+            self.make_room(int(streams.max()) + 1)
+        return Encoded(data[: done[1]], lengths, references)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """What the kernel reads and changes."""
+        return (
             self.frame_bytes,
             self.position_bytes,
             self.keys,
@@ -123,13 +128,7 @@ class DeltaCoder(Coder):
             self.votes,
             self.savings,
             self.learning,
-            data,
-            lengths,
-            references,
-            done,
-        ):
-            self._make_room(int(streams.max()) + 1)
-        return Encoded(data[: done[1]], lengths, references)
+        )
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
         """Write the frames into `out`: copy the key, patch the words."""
@@ -145,7 +144,7 @@ class DeltaCoder(Coder):
         if worst >= 0:
             raise CodecError(f"delta: payload {worst} of {len(out)} is damaged")
 
-    def release(self, references: Ints) -> None:
+    def release(self, references: NDArray[Any]) -> None:
         """Let go of the keys of frames that are gone; unused keys are overwritten by later ones."""
         np.subtract.at(self.uses, references, 1)
 
@@ -170,7 +169,7 @@ class DeltaCoder(Coder):
         padded[:, : self.frame_bytes] = frames
         return padded.view(np.uint32)
 
-    def _make_room(self, n_streams: int) -> None:
+    def make_room(self, n_streams: int) -> None:
         """Grow the arrays so that each stream has a background and there is room for another key."""
         grow = 1 + len(self.keys) // 16
         if self.uses.all() and self.learning:
@@ -187,7 +186,7 @@ class DeltaCoder(Coder):
             self.last_used = np.pad(self.last_used, (0, missing), constant_values=-1)
 
 
-def _encode_kernel(
+def encode_kernel(
     frames: Words,
     streams: Ints,
     frame_bytes: int,
@@ -206,6 +205,7 @@ def _encode_kernel(
     references: Ints,
     done: Ints,
 ) -> bool:
+    """Do as `encode_reference`."""
     n_words = frames.shape[1]
     entry = position_bytes + 4
     where = np.empty(n_words, np.int64)
@@ -361,9 +361,10 @@ def encode_reference(
     return True
 
 
-def _decode_kernel(
+def decode_kernel(
     heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, keys: Bytes, position_bytes: int, out: Bytes
 ) -> int:
+    """Do as `decode_reference`."""
     frame_bytes = out.shape[1]
     n_words = (frame_bytes + 3) // 4
     whole = frame_bytes // 4

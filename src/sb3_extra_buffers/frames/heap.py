@@ -82,11 +82,10 @@ class Heap:
         ints = "int64[::1]"
         readable = ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
         self._copy_in = jit.choose(
-            _copy_in_kernel,
+            copy_in_kernel,
             copy_in_reference,
             *(f"int64({data}, {ints}, uint8[::1], int64, int64, {ints})" for data in readable),
         )
-        self._count_down = jit.choose(_count_down_kernel, count_down_reference, f"int64({ints}, int64, {ints}, {ints})")
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -150,11 +149,9 @@ class Heap:
         np.add.at(self.alive, offsets // self.segment_bytes, 1)
         return offsets
 
-    def release(self, offsets: Ints) -> None:
-        """Forget the payloads at these offsets."""
-        empty = np.empty(len(offsets), np.int64)
-        n = self._count_down(offsets, self.segment_bytes, self.alive, empty)
-        for segment in empty[:n].tolist():
+    def reopen(self, segments: Ints) -> None:
+        """Use segments again of which no payload is alive."""
+        for segment in segments.tolist():
             if segment == self.segment:
                 self.at = segment * self.segment_bytes
             else:
@@ -183,7 +180,8 @@ class Heap:
             self.data.resize(self.data.size + step, refcheck=False)
 
 
-def _copy_in_kernel(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
+def copy_in_kernel(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
+    """Do as `copy_in_reference`."""
     for i in range(lengths.size):
         offsets[i] = min(at, limit - 1)
         at += lengths[i]
@@ -197,23 +195,3 @@ def copy_in_reference(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: i
     offsets[:] = np.minimum(at + np.cumsum(lengths) - lengths, limit - 1)
     heap[at : at + data.size] = data
     return at + data.size
-
-
-def _count_down_kernel(offsets: Ints, segment_bytes: int, alive: Ints, empty: Ints) -> int:
-    n = 0
-    for i in range(offsets.size):
-        segment = offsets[i] // segment_bytes
-        alive[segment] -= 1
-        if alive[segment] == 0:
-            empty[n] = segment
-            n += 1
-    return n
-
-
-def count_down_reference(offsets: Ints, segment_bytes: int, alive: Ints, empty: Ints) -> int:
-    """Count the segments of `offsets` down; fills `empty` with those that have no payload left, returns how many."""
-    segments = offsets // segment_bytes
-    np.subtract.at(alive, segments, 1)
-    gone = np.unique(segments[alive[segments] == 0])
-    empty[: len(gone)] = gone
-    return len(gone)

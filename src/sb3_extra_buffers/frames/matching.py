@@ -59,7 +59,7 @@ def look_up() -> Callable[..., int]:
     """Return the step that looks candidates up."""
     words, ints = "uint64[::1]", "int64[::1]"
     signature = f"int64(uint64[:,::1], {words}, {words}, {ints}, uint32[::1], {ints}, {ints})"
-    return jit.choose(_look_up_kernel, look_up_reference, signature)
+    return jit.choose(look_up_kernel, look_up_reference, signature)
 
 
 def confirm() -> Callable[..., None]:
@@ -73,14 +73,14 @@ def finish() -> Callable[..., int]:
     ints, ids = "int64[::1]", "uint32[::1]"
     found, stored, tables = f"{ints}, {ints}", f"{ints}, {ints}, {ints}", f"{ints}, {ids}, {ids}, {ids}"
     signature = f"int64({found}, {stored}, {tables}, {ids}, int64, {ints}, {ints}, {ints}, {ids})"
-    return jit.choose(_finish_kernel, finish_reference, signature)
+    return jit.choose(finish_kernel, finish_reference, signature)
 
 
 def count() -> Callable[..., int]:
     """Return the step that counts references."""
-    tables = "uint32[::1], uint32[::1], int64"
+    tables = "uint32[::1], uint32[::1], int64, int64[::1], int64, int64[::1], int64[::1]"
     signatures = (f"int64({ids}, {ids}, {tables})" for ids in ("int64[::1]", "uint32[::1]"))
-    return jit.choose(_count_kernel, count_reference, *signatures)
+    return jit.choose(count_kernel, count_reference, *signatures)
 
 
 def _overlap_kernel(
@@ -291,7 +291,7 @@ def _overlap_interleaved_reference(
     return overlap_reference(planes(frames), streams, planes(recent), recent_codes, codes, candidates, sources, k)
 
 
-def _look_up_kernel(
+def look_up_kernel(
     candidates: Words,
     weights: Words,
     index_hashes: Words,
@@ -300,6 +300,7 @@ def _look_up_kernel(
     same_as: Ints,
     hints: Ints,
 ) -> int:
+    """Do as `look_up_reference`."""
     n_words = candidates.shape[1]
     whole = n_words - n_words % 64
     known = 0
@@ -400,7 +401,7 @@ def confirm_reference(stored: Bytes, candidates: Bytes, hinted: Ints, hints: Int
     hints[hinted[~same]] = -1
 
 
-def _finish_kernel(
+def finish_kernel(
     same_as: Ints,
     hints: Ints,
     new_offsets: Ints,
@@ -417,6 +418,7 @@ def _finish_kernel(
     index_codes: Ints,
     result: Counts,
 ) -> int:
+    """Do as `finish_reference`."""
     ids = np.empty(same_as.size, np.int64)
     new = 0
     for j in range(same_as.size):
@@ -484,23 +486,58 @@ def finish_reference(
     return n_free - len(new)
 
 
-def _count_kernel(up: NDArray[Any], down: NDArray[Any], counts: Counts, free: Counts, n_free: int) -> int:
+def count_kernel(
+    up: NDArray[Any],
+    down: NDArray[Any],
+    counts: Counts,
+    free: Counts,
+    n_free: int,
+    offsets: Ints,
+    segment_bytes: int,
+    alive: Ints,
+    empty: Ints,
+) -> int:
+    """Do as `count_reference`."""
     for i in range(up.size):
         counts[up[i]] += np.uint32(1)
+    empty[0] = 0
     for i in range(down.size):
-        counts[down[i]] -= np.uint32(1)
-        if counts[down[i]] == 0 and down[i] != 0:
-            free[n_free] = down[i]
+        gone = down[i]
+        counts[gone] -= np.uint32(1)
+        if counts[gone] == 0 and gone != 0:
+            free[n_free] = gone
             n_free += 1
+            segment = offsets[gone] // segment_bytes
+            alive[segment] -= 1
+            if alive[segment] == 0:
+                empty[0] += 1
+                empty[empty[0]] = segment
     counts[0] = 1
     return n_free
 
 
-def count_reference(up: NDArray[Any], down: NDArray[Any], counts: Counts, free: Counts, n_free: int) -> int:
-    """Count as the kernel does, in NumPy: ids without references go to the end of `free`; returns its new length."""
+def count_reference(
+    up: NDArray[Any],
+    down: NDArray[Any],
+    counts: Counts,
+    free: Counts,
+    n_free: int,
+    offsets: Ints,
+    segment_bytes: int,
+    alive: Ints,
+    empty: Ints,
+) -> int:
+    """Count up and down; ids without references go to the end of `free`. Returns its new length.
+
+    Their payloads are counted off in `alive`; `empty` is how many segments have none left, and these.
+    """
     np.add.at(counts, up, 1)
     np.subtract.at(counts, down, 1)
     counts[0] = 1
     dead = np.unique(down[counts[down] == 0])
     free[n_free : n_free + len(dead)] = dead
+    segments = offsets[dead] // segment_bytes
+    np.subtract.at(alive, segments, 1)
+    gone = np.unique(segments[alive[segments] == 0])
+    empty[0], empty[1 : 1 + len(gone)] = len(gone), gone
     return n_free + len(dead)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import jit
+from sb3_extra_buffers.codecs import jit, optional
 from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints
+from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.frames import matching
 from sb3_extra_buffers.frames.heap import Budget, Heap
 from sb3_extra_buffers.frames.lock import Lock
@@ -74,6 +75,11 @@ class FrameStore:
         self._confirm = matching.confirm()
         self._finish = matching.finish()
         self._count = matching.count()
+        self._identify = self._steps
+        if isinstance(self.coder, DeltaCoder) and optional.has_numba():
+            from sb3_extra_buffers.frames import fused
+
+            self._fused, self._identify = fused, self._in_one_call
         self._clear_index()
 
     def _clear_index(self) -> None:
@@ -122,15 +128,12 @@ class FrameStore:
             try:
                 for frames, block in zip(blocks, codes, strict=True):
                     k = self._overlap_block(frames, streams, block, candidates, sources, k)
-                ids = self._identify(candidates[:k], sources[:k], codes)
+                return self._identify(candidates[:k], sources[:k], codes, before)
             except BaseException:
                 self.recent[:], self.recent_ids[:] = 0, 0
                 self._clear_index()
                 self.release(before)
                 raise
-            # `recent` counts its frames too, so that they do not go while they are compared with.
-            self.release(before)
-            return ids
 
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Decode the frames `ids` [n] into `out` [n, frame_bytes], C-contiguous."""
@@ -191,8 +194,11 @@ class FrameStore:
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
 
-    def _identify(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints) -> Ids:
-        """Return the ids for `codes`, after finding the candidates among the frames or storing them."""
+    def _steps(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
+        """Return the ids for `codes`, after finding the candidates among the frames or storing them.
+
+        `recent` counts its frames too, so that they do not go while they are compared with: those in `before` no more.
+        """
         k = len(candidates)
         same_as, hints = np.empty(k, np.int64), np.empty(k, np.int64)
         known = self._look_up(
@@ -226,6 +232,41 @@ class FrameStore:
             self._index_ids,
             ids.reshape(-1),
         )
+        self.release(before)
+        return ids
+
+    def _in_one_call(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
+        """Do the steps for `delta`, compiled as one; see `fused`."""
+        coder, heap, k, fused = self.coder, self.heap, len(candidates), self._fused
+        assert isinstance(coder, DeltaCoder)
+        store_new = fused.store_new()
+        self._check_budget(k)
+        ids = np.empty(codes.shape, np.uint32)
+        same_as, hints, streams, lengths, references, offsets = np.empty((6, k), np.int64)
+        frames, data = np.empty((k, coder.n_words), np.uint32), np.empty(k * self.frame_bytes, np.uint8)
+        progress, empty = np.array((0, 0, -1, -1, 0, 0)), np.empty(1 + before.size, np.int64)
+        try:
+            while full := store_new(
+                *(candidates, sources, codes.reshape(-1), before, ids.reshape(-1)),
+                *(self._weights, self._index_hashes, self._index_ids, self.recent_ids.reshape(-1)),
+                *(heap.data, heap.at, heap.limit, heap.segment_bytes, heap.alive, empty),
+                *(self.offsets, self.lengths, self.references, self.counts, self.free, self.n_free),
+                *coder.state,
+                *(same_as, hints, frames, streams, data, lengths, references, offsets, progress),
+            ):
+                n = progress[2]
+                if full == fused.KEYS_FULL:
+                    coder.make_room(int(streams[:n].max()) + 1)
+                elif full == fused.TABLES_FULL:
+                    self._grow_table(n)
+                else:
+                    offsets[:n] = heap.append(data[: progress[1]], lengths[:n])
+                    progress[3] = heap.at
+        except BaseException:
+            coder.release(references[: progress[0]])
+            raise
+        heap.at, self.n_free = int(progress[3]), int(progress[4])
+        self._let_go(int(progress[5]), empty)
         return ids
 
     def _append(self, frames: Bytes, streams: Ints) -> tuple[Ints, Ints, Ints]:
@@ -233,28 +274,38 @@ class FrameStore:
         n = len(frames)
         if n == 0:
             return _NOTHING, _NOTHING, _NOTHING
-        if self.budget.max_bytes is not None:
-            missing = self.coder.missing_bytes(len(self.recent))
-            self.budget.check(missing)
-            self.coder.learning = self.budget.allows(missing + self.coder.growth_bytes(n))
+        self._check_budget(n)
         encoded = self.coder.encode(frames, streams)
         try:
             if n > self.n_free:
-                self._grow_table(max(n - self.n_free, len(self.counts) >> 6))
+                self._grow_table(n)
             return self.heap.append(encoded.data, encoded.lengths), *encoded[1:]
         except BaseException:
             self.coder.release(encoded.references)
             raise
 
     def _recount(self, up: NDArray[Any], down: NDArray[Any]) -> None:
-        known = self.n_free
-        self.n_free = self._count(up, down, self.counts, self.free, known)
-        if self.n_free > known:
-            gone = self.free[known : self.n_free]
-            self.heap.release(self.offsets[gone])
-            self.coder.release(self.references[gone].astype(np.int64))
+        known, heap, empty = self.n_free, self.heap, np.empty(1 + down.size, np.int64)
+        tables = (self.counts, self.free, known, self.offsets, heap.segment_bytes, heap.alive)
+        self.n_free = self._count(up, down, *tables, empty)
+        self._let_go(self.n_free - known, empty)
 
-    def _grow_table(self, more: int) -> None:
+    def _let_go(self, n: int, empty: Ints) -> None:
+        """Give up what the last `n` free ids had, and the segments that nobody needs any more."""
+        if n:
+            self.coder.release(self.references[self.free[self.n_free - n : self.n_free]])
+            self.heap.reopen(empty[1 : 1 + empty[0]])
+
+    def _check_budget(self, n_frames: int) -> None:
+        """Ask for what the coder must have, and whether it may learn from so many frames."""
+        if self.budget.max_bytes is not None:
+            missing = self.coder.missing_bytes(len(self.recent))
+            self.budget.check(missing)
+            self.coder.learning = self.budget.allows(missing + self.coder.growth_bytes(n_frames))
+
+    def _grow_table(self, n_frames: int) -> None:
+        """Make room for ids of so many frames."""
+        more = max(n_frames - self.n_free, len(self.counts) >> 6)
         self.budget.check(more * _ENTRY)
         known = len(self.counts)
         self.offsets = np.pad(self.offsets, (0, more))
