@@ -18,13 +18,13 @@ looks like an old one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, parallel
-from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints
+from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, LearningCodec
 
 Words = NDArray[np.uint32]
 
@@ -33,7 +33,7 @@ _WORD = 4
 
 
 @dataclass(frozen=True)
-class Delta(Codec):
+class Delta(LearningCodec):
     """Key frame plus changed words.
 
     Attributes:
@@ -41,20 +41,18 @@ class Delta(Codec):
     """
 
     name = "delta"
+    levels = (range(1, 3),)
+    level: ClassVar[int] = 1
     keys: int = 16
 
     def __post_init__(self) -> None:
         if self.keys < 1:
             raise ValueError(f"delta needs at least 1 key, not keys={self.keys}")
 
-    def encode(self, frame: Bytes) -> bytes:
-        """Return the payload of one frame against the empty key, all zeros."""
-        return self.coder(frame.size).encode(frame[None], np.zeros(1, np.int64)).data.tobytes()
-
-    def decode(self, payload: Bytes, out: Bytes) -> None:
-        """Write the frame of a payload against the empty key into `out`."""
-        at, size, nothing = np.zeros(1, np.int64), np.array([payload.size]), np.zeros(1, np.int64)
-        self.coder(out.size).decode(payload, at, size, nothing, out[None])
+    @classmethod
+    def from_level(cls, level: int | None, **settings: Any) -> Codec:
+        """Return the codec. Its level 2 is another one: see `spans`."""
+        return cls(**settings)
 
     def coder(self, frame_bytes: int) -> DeltaCoder:
         return DeltaCoder(self, frame_bytes)
@@ -87,6 +85,7 @@ class DeltaCoder(Coder):
             f"boolean({words}, {ints}, int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1],"
             f" {ints}, boolean, {data}, {ints}, {ints}, {ints})",
         )
+        self._release = jit.choose(_release_kernel, release_reference, f"void({ints}, {ints})")
         self._decode = jit.choose(
             decode_kernel,
             decode_reference,
@@ -146,7 +145,7 @@ class DeltaCoder(Coder):
 
     def release(self, references: NDArray[Any]) -> None:
         """Let go of the keys of frames that are gone; unused keys are overwritten by later ones."""
-        np.subtract.at(self.uses, references, 1)
+        self._release(references.astype(np.int64, copy=False), self.uses)
 
     @property
     def nbytes(self) -> int:
@@ -359,6 +358,16 @@ def encode_reference(
         seen[count < 0] = raw[count < 0]
         vote[:] = np.where(count < 0, 1, count)
     return True
+
+
+def _release_kernel(references: Ints, uses: Ints) -> None:
+    for i in range(references.size):
+        uses[references[i]] -= 1
+
+
+def release_reference(references: Ints, uses: Ints) -> None:
+    """Count the keys down; one may be there several times."""
+    np.subtract.at(uses, references, 1)
 
 
 def decode_kernel(

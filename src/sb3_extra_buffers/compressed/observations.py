@@ -136,6 +136,10 @@ class CompressedObservations:
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._attach()
+        floats = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+        row, values = (self.n_envs, *self.obs_shape), (self.n_envs,)
+        replay = hasattr(self, "next_observations") and not self._stores
+        self._dense_shapes = (row, row, values, values, self.n_envs) if floats and replay else None
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
@@ -152,6 +156,9 @@ class CompressedObservations:
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
+        if self._dense_shapes and _shapes(args) == self._dense_shapes:  # SB3 stores them whole: nothing to undo
+            super().add(*args)  # type: ignore[misc]
+            return
         # SB3's replay buffers take these in this order, its rollout buffers `obs, action, reward` first.
         replay = hasattr(self, "next_observations")
         names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
@@ -293,6 +300,15 @@ class CompressedObservations:
             raise
         for store in stores:
             store.publish()
+
+
+def _shapes(args: tuple[Any, ...]) -> Any:
+    """Return the shapes of what a replay buffer's `add` is given, or None if these are not arrays."""
+    try:
+        obs, next_obs, _, reward, done, infos = args
+        return obs.shape, next_obs.shape, reward.shape, done.shape, len(infos)
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def _by_name(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -186,9 +186,11 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Compress `value` into the selected observations."""
         store = self.store
+        if store.staged is not None and type(index) is int and self._view is None and self._table.is_rows:
+            store.stage(self._table, index, checked_values(value, store.row_shape, store.dtype))  # from a buffer's add
+            return
         with store.lock:
-            usual = type(index) is int
-            plain, rest = ((index,), ()) if usual else _split_index(index, len(self._leading))
+            plain, rest = _split_index(index, len(self._leading))
             if plain and not rest and self._view is None and all(isinstance(part, int) for part in plain):
                 table = self._table
                 leading = table.ids.shape[len(plain) : -1]

@@ -170,7 +170,7 @@ class Heap:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
         more = size - self.data.size
         if more > 0:
-            step = max(more, min(_STEP, self.data.size >> 8), 4096)
+            step = max(more, min(_STEP, self.data.size >> 6), 4096)
             try:
                 self.budget.check(step)
             except StoreFullError:

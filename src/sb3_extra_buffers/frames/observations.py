@@ -74,6 +74,7 @@ class ObservationStore:
         self.frame_stack = frame_stack
         self.streams = max(streams, 1)
         self.row_streams = np.arange(self.streams)
+        self.row_shape = (self.streams, *self.obs_shape)
         self.budget = Budget() if budget is None else budget
         self.lock = Lock() if lock is None else lock
         self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
@@ -148,6 +149,10 @@ class ObservationStore:
         self.prepare()
         self.publish()
 
+    def stage(self, table: IdTable, row: int, obs: NDArray[Any]) -> None:
+        """Assign a row, `[streams, *obs_shape]`, between `begin` and `publish`."""
+        self.staged.append(Write(table, row, self._narrowed(obs), self.row_streams))  # type: ignore[union-attr]
+
     def begin(self) -> None:
         """Hold assignments back: `prepare` and `publish` do them, `rollback` forgets them."""
         self.settle_if_due()
@@ -165,9 +170,9 @@ class ObservationStore:
             for write in writes:
                 self._observe(write.obs, write.streams)
             # One call for all arrays of a row: their streams are the same.
-            together = all(write.streams is writes[0].streams for write in writes)
+            together = len({id(write.streams) for write in writes}) == 1
             try:
-                for group in [writes] if together and writes else [[write] for write in writes]:
+                for group in [writes] if together else [[write] for write in writes]:
                     blocks = [self.layout.split(write.obs) for write in group]
                     ids = self.frames.put_blocks(blocks, group[0].streams)
                     self.prepared += zip(group, ids, strict=True)
@@ -309,6 +314,7 @@ class IdTable:
         self.store = store
         self.ids = ids
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
+        self.is_rows = ids.shape[1:-1] == (store.streams,)
         store.tables.add(self)
         store.budget.owners.add(self)
 

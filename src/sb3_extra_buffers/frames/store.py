@@ -294,7 +294,8 @@ class FrameStore:
         """Give up what the last `n` free ids had, and the segments that nobody needs any more."""
         if n:
             self.coder.release(self.references[self.free[self.n_free - n : self.n_free]])
-            self.heap.reopen(empty[1 : 1 + empty[0]])
+            if empty[0]:
+                self.heap.reopen(empty[1 : 1 + empty[0]])
 
     def _check_budget(self, n_frames: int) -> None:
         """Ask for what the coder must have, and whether it may learn from so many frames."""
