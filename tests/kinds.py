@@ -59,6 +59,33 @@ def noise_frame(shape: tuple[int, ...], dtype: Any = np.uint8) -> Callable[..., 
     return draw
 
 
+def picture_frame(shape: tuple[int, ...], axis: int, colours: int) -> Callable[..., Any]:
+    """Pixels of at most so many colours, other ones each time: what palettes are made for. Some frames have more."""
+    palette = np.random.default_rng(0).integers(0, 256, (colours, shape[axis]), np.uint8)
+    others = [n for i, n in enumerate(shape) if i != axis % len(shape)]
+
+    def draw(rng: np.random.Generator, start: int, t: int) -> Any:
+        pixels = palette[rng.integers(0, colours, others)]
+        if t % 13 == 12:
+            pixels = rng.integers(0, 256, pixels.shape, np.uint8)
+        return np.ascontiguousarray(np.moveaxis(pixels, -1, axis))
+
+    return draw
+
+
+def mask_frame(height: int, width: int) -> Callable[..., Any]:
+    """Rectangles of labels, elsewhere each time."""
+
+    def draw(rng: np.random.Generator, start: int, t: int) -> Any:
+        frame = np.zeros((1, height, width), np.uint8)
+        for label in rng.integers(1, 9, 3):
+            y, x = rng.integers(0, height), rng.integers(0, width)
+            frame[0, y : y + 9, x : x + 7] = label
+        return frame
+
+    return draw
+
+
 def float_bits(n: int, dtype: Any) -> Callable[..., Any]:
     """Floats of every sort: NaN with payloads, infinities, -0.0, subnormal numbers, runs of equal values."""
     dtype = np.dtype(dtype)
@@ -126,6 +153,11 @@ KINDS = {
         Kind("noise-stack", box((4, 17, 17), np.uint8), noise_frame((1, 17, 17)), stack=4),
         Kind("rgb-stack", box((12, 11, 13), np.uint8), game_frame((3, 11, 13)), stack=4, view=True),
         Kind("rgb-stack-last", box((11, 13, 12), np.uint8), game_frame((11, 13, 3)), stack=4, axis=-1),
+        Kind("pictures", box((3, 21, 20), np.uint8), picture_frame((3, 21, 20), 0, 40), view=True),
+        Kind("pictures-last", box((19, 20, 3), np.uint8), picture_frame((19, 20, 3), -1, 250)),
+        Kind("picture-stack", box((9, 20, 20), np.uint8), picture_frame((3, 20, 20), 0, 60), stack=3, view=True),
+        Kind("picture-stack-last", box((20, 20, 6), np.uint8), picture_frame((20, 20, 3), -1, 60), stack=2, axis=-1),
+        Kind("masks", box((1, 30, 35), np.uint8), mask_frame(30, 35)),
         Kind("float-stack", box((3, 9, 9), np.float32), game_frame((1, 9, 9), np.float32), stack=3),
         Kind("int16", box((3, 7, 9), np.int16), noise_frame((3, 7, 9), np.int16)),
         Kind("uint16", box((200,), np.uint16), game_frame((200,), np.uint16)),

@@ -41,6 +41,7 @@ from sb3_extra_buffers.compressed.contrib import (
 METHODS = [
     "auto",
     "delta",
+    "delta/2",
     "none",
     "rle",
     "rle-jit",
@@ -187,7 +188,8 @@ def assert_same(got: Any, wanted: Any, where: str = "") -> None:
         assert got.dtype == wanted.dtype, where
         assert got.shape == wanted.shape, where
         assert got.stride() == wanted.stride(), where
-        assert got.contiguous().numpy().tobytes() == wanted.contiguous().numpy().tobytes(), where
+        assert got.device == wanted.device, where
+        assert got.contiguous().cpu().numpy().tobytes() == wanted.contiguous().cpu().numpy().tobytes(), where
     elif isinstance(wanted, dict):
         assert list(got) == list(wanted), where
         for key, value in wanted.items():

@@ -18,6 +18,7 @@ LEVELS = {
     "zstd": [*range(-100, 0), *range(1, 23)],
     "lz4-frame": [-65_537, -100, -1, *range(17)],
     "lz4-block": [-65_537, -100, -1, *range(13)],
+    "delta": [1, 2],
 }
 
 
@@ -73,6 +74,8 @@ def test_every_level_works(method):
         ("lz4-frame/5", "lz4-frame", 5),
         ("lz4-frame/-5", "lz4-frame", -5),
         ("lz4-block/12", "lz4-block", 12),
+        ("delta1", "delta", 1),
+        ("delta/1", "delta", 1),
     ],
 )
 def test_shorthands(shorthand, name, level):
@@ -137,7 +140,8 @@ def test_unknown_names_and_malformed_shorthands(method):
         ("rle3", "3", ["no levels"]),
         ("rle-jit/3", "3", ["no levels"]),
         ("none1", "1", ["no levels"]),
-        ("delta/2", "2", ["no levels"]),
+        ("delta/3", "3", ["1..2"]),
+        ("delta0", "0", ["1..2"]),
     ],
 )
 def test_levels_out_of_range(method, given, allowed):
@@ -225,6 +229,34 @@ def test_delta_needs_no_library(monkeypatch):
     assert out.tobytes() == frame.tobytes()
 
 
+def test_delta_has_two_levels():
+    assert get_codec("delta/1") == get_codec("delta")
+    assert get_codec("delta2") == get_codec("delta/2") == get_codec("delta", {"compresslevel": 2})
+    assert get_codec("delta/2") != get_codec("delta")
+    assert get_codec("delta/2").name == "delta/2"  # its payloads are of another format
+    assert get_codec("delta/2", {"keys": 0}, row_bytes=84).row_bytes == 84
+
+
+def test_filters_stand_before_a_codec():
+    codec = get_codec("zstd3", {"filter": "palette", "dictionary_bytes": 0}, channels=4, planar=False, item_bytes=1)
+    assert codec.inner == get_codec("zstd3", {"dictionary_bytes": 0})
+    assert (codec.channels, codec.planar) == (4, False)
+    assert get_codec("gzip1", {"filter": "interleave"}, channels=3).inner == get_codec("gzip1")
+    assert get_codec("gzip1", {"filter": None}, channels=3) == get_codec("gzip1")
+
+
+def test_codecs_adapt_to_another_layout():
+    codec = get_codec("delta/2", {"filter": "palette", "keys": 3}, channels=3, planar=True, row_bytes=10)
+    picture = {"channels": 4, "planar": False, "row_bytes": 20}
+    assert codec.adapted(**picture) == get_codec("delta/2", {"filter": "palette", "keys": 3}, **picture)
+    assert get_codec("zstd3").adapted(**picture) == get_codec("zstd3")
+
+
+def test_unknown_filters_are_errors():
+    with pytest.raises(ValueError, match="unknown filter 'pallete'; known: palette, interleave"):
+        get_codec("zstd3", {"filter": "pallete"})
+
+
 def test_compression_kwargs_set_what_the_codec_has():
     assert get_codec("zstd", {"dictionary_bytes": 4096}).dictionary_bytes == 4096
     assert get_codec("zstd", {"dictionary_bytes": 0}).dictionary_bytes == 0
@@ -286,7 +318,7 @@ def test_settings_apply_only_where_the_codec_has_them():
     assert settings_of(get_codec("rle", item_bytes=4))["item_bytes"] == 4
 
 
-@pytest.mark.parametrize("method", [*METHODS, "zstd3", "gzip0", "lz4-block/-7"])
+@pytest.mark.parametrize("method", [*METHODS, "zstd3", "gzip0", "lz4-block/-7", "delta/2"])
 def test_codecs_are_values(method):
     one, two = get_codec(method), get_codec(method)
     assert one == two

@@ -123,6 +123,48 @@ def test_noise_gets_delta():
     assert choose_codec([noise], get_codec) == get_codec("delta")
 
 
+def of_layout(**picture):
+    """Return what opens codecs for frames of this layout, as `ObservationStore` does."""
+    return lambda method, **settings: get_codec(method, settings, **picture)
+
+
+def masks(n: int) -> np.ndarray:
+    """Return frames `[n, 1, bytes]` of 84 x 84 with discs of a label, elsewhere in each."""
+    y, x = np.mgrid[:84, :84]
+    frames = np.zeros((n, 84, 84), np.uint8)
+    for frame in frames:
+        for label in range(1, 5):
+            centre_y, centre_x = RNG.integers(0, 84, 2)
+            frame[(y - centre_y) ** 2 + (x - centre_x) ** 2 < RNG.integers(20, 600)] = label
+    return frames.reshape(n, 1, -1)
+
+
+def test_masks_get_the_rows_above():
+    codec = choose_codec([masks(32)], of_layout(row_bytes=84, channels=1))
+    assert codec == get_codec("delta/2", {"keys": 0}, row_bytes=84)
+
+
+def test_masks_that_hardly_move_get_delta():
+    still = np.repeat(masks(1), 32, axis=0)
+    still[:, 0, 5] = np.arange(32)
+    assert choose_codec([still], of_layout(row_bytes=84, channels=1)) == get_codec("delta")
+
+
+def test_masks_without_numba_get_no_slow_codec(monkeypatch):
+    monkeypatch.setattr(optional, "has_numba", lambda: False)
+    assert choose_codec([masks(32)], of_layout(row_bytes=84, channels=1)).name in ("delta", "zstd")
+
+
+@pytest.mark.parametrize("planar", [True, False])
+def test_pictures_of_few_colours_get_a_palette(planar):
+    palette = RNG.integers(0, 256, (100, 3), np.uint8)
+    frames = palette[RNG.integers(0, 100, (32, 1800))]  # [n, pixels, channels]
+    blocks = [np.ascontiguousarray(frames.transpose(0, 2, 1) if planar else frames).reshape(32, 1, -1)]
+    codec = choose_codec(blocks, of_layout(row_bytes=30, channels=3, planar=planar))
+    assert codec.name == "palette"
+    assert codec.planar is planar
+
+
 def test_without_zstd_it_is_delta(monkeypatch):
     monkeypatch.setattr(optional, "has_zstd", lambda: False)
     assert choose_codec([scrolling(32)], get_codec) == get_codec("delta")

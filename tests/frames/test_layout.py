@@ -66,3 +66,30 @@ def test_a_stack_divides_the_channels(stack):
 )
 def test_the_axis_of_a_stack(shape, stack, axis):
     assert stack_axis(shape, stack) == axis
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "stack", "axis", "picture"),
+    [
+        ((3, 120, 160), np.uint8, 1, 0, (160, 3, True)),
+        ((120, 160, 3), np.uint8, 1, 0, (480, 3, False)),
+        ((12, 84, 90), np.uint8, 4, 0, (90, 3, True)),
+        ((84, 90, 12), np.uint8, 4, -1, (270, 3, False)),
+        ((4, 84, 84), np.uint8, 4, 0, (84, 1, True)),
+        ((84, 84, 4), np.uint8, 4, -1, (84, 1, False)),
+        ((1, 20, 30), bool, 1, 0, (30, 1, True)),
+        ((3, 20, 30), np.float32, 1, 0, (120, 1, True)),
+        ((20, 30, 3), np.float32, 1, 0, (360, 1, False)),
+    ],
+)
+def test_what_a_frame_looks_like(shape, dtype, stack, axis, picture):
+    found = Layout(shape, np.dtype(dtype), stack, axis).picture
+    assert tuple(found[key] for key in ("row_bytes", "channels", "planar")) == picture
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "row_bytes"),
+    [((), np.uint8, 1), ((300,), np.float32, 4), ((20, 30), np.uint8, 30), ((20, 30), np.int16, 60)],
+)
+def test_what_is_no_picture_has_one_channel(shape, dtype, row_bytes):
+    assert Layout(shape, np.dtype(dtype)).picture == {"row_bytes": row_bytes, "channels": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -53,6 +53,12 @@ class Codec(ABC):
     def coder(self, frame_bytes: int) -> Coder:
         """Open the codec for frames of one size."""
         return Coder(self, frame_bytes)
+
+    def adapted(self, **settings: Any) -> Codec:
+        """Return the codec with these settings where it, or what stands behind it, has them."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        inner = {name: value.adapted(**settings) for name, value in own.items() if isinstance(value, Codec)}
+        return replace(self, **inner, **{name: value for name, value in settings.items() if name in own})
 
 
 class LearningCodec(Codec):
@@ -135,6 +141,13 @@ class Coder:
     def _joined(payloads: Sequence[bytes], references: Ints) -> Encoded:
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
         return Encoded(np.frombuffer(b"".join(payloads), np.uint8), lengths, references)
+
+
+def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:
+    """Return a copy of `array` with `more` entries of `value` at its end."""
+    result = np.full((len(array) + more, *array.shape[1:]), value, array.dtype)
+    result[: len(array)] = array
+    return result
 
 
 def check_bounds(heap: Bytes, offsets: Ints, lengths: Ints) -> None:

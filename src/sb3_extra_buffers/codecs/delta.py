@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, parallel
-from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, LearningCodec
+from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, LearningCodec, grown
 
 Words = NDArray[np.uint32]
 
@@ -43,7 +43,7 @@ class Delta(LearningCodec):
     name = "delta"
     levels = (range(1, 3),)
     level: ClassVar[int] = 1
-    keys: int = 16
+    keys: int = 8
 
     def __post_init__(self) -> None:
         if self.keys < 1:
@@ -172,17 +172,17 @@ class DeltaCoder(Coder):
         """Grow the arrays so that each stream has a background and there is room for another key."""
         grow = 1 + len(self.keys) // 16
         if self.uses.all() and self.learning:
-            self.keys = np.pad(self.keys, ((0, grow), (0, 0)))
-            self.uses = np.pad(self.uses, (0, grow))
+            self.keys = grown(self.keys, grow)
+            self.uses = grown(self.uses, grow)
         more = n_streams - len(self.backgrounds)
         if more > 0:
-            self.backgrounds = np.pad(self.backgrounds, ((0, more), (0, 0)))
-            self.votes = np.pad(self.votes, ((0, more), (0, 0)))
-            self.savings = np.pad(self.savings, (0, more))
+            self.backgrounds = grown(self.backgrounds, more)
+            self.votes = grown(self.votes, more)
+            self.savings = grown(self.savings, more)
         missing = self.codec.keys - len(self.candidates)
         if missing > 0:
-            self.candidates = np.pad(self.candidates, (0, missing))
-            self.last_used = np.pad(self.last_used, (0, missing), constant_values=-1)
+            self.candidates = grown(self.candidates, missing)
+            self.last_used = grown(self.last_used, missing, -1)
 
 
 def encode_kernel(

@@ -10,15 +10,23 @@ from typing import Any
 from sb3_extra_buffers.codecs.base import Codec, check_settings
 from sb3_extra_buffers.codecs.delta import Delta
 from sb3_extra_buffers.codecs.gzip import Gzip, IGzip
+from sb3_extra_buffers.codecs.interleave import Interleave
 from sb3_extra_buffers.codecs.lz4 import Lz4Block, Lz4Frame
 from sb3_extra_buffers.codecs.none import NoCompression
+from sb3_extra_buffers.codecs.palette import Palette
 from sb3_extra_buffers.codecs.rle import Rle, RleJit
+from sb3_extra_buffers.codecs.spans import Spans
 from sb3_extra_buffers.codecs.zstd import Zstd
 
 CODECS: dict[str, type[Codec]] = {
     codec.name: codec for codec in (NoCompression, Rle, RleJit, Gzip, IGzip, Zstd, Lz4Frame, Lz4Block, Delta)
 }
 """Every codec by its method name."""
+
+FILTERS: tuple[type[Palette] | type[Interleave], ...] = (Palette, Interleave)
+"""What may stand before a codec."""
+
+_OF_LEVEL: dict[tuple[str, int | None], type[Codec]] = {("delta", Spans.level): Spans}  # a level of its own kind
 
 _WITH_LEVEL = re.compile(r"^((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)$")
 
@@ -59,9 +67,11 @@ def get_codec(
 
     Args:
         method: name, optionally with a level.
-        compression_kwargs: settings of that codec, such as `dictionary_bytes` of zstd; `compresslevel` sets the level.
+        compression_kwargs: settings of that codec, such as `dictionary_bytes` of zstd; `compresslevel` sets the level,
+            `filter` puts a filter before it.
         decompression_kwargs: accepted for symmetry; no codec has any.
-        **settings: settings that apply where the codec has them (`item_bytes`, `runs_type`).
+        **settings: settings that apply where the codec or filter has them (`item_bytes`, `runs_type`, `row_bytes`,
+            `channels`, `planar`).
 
     Raises:
         ValueError: unknown name, level or setting.
@@ -70,12 +80,23 @@ def get_codec(
     if method == "auto":
         raise ValueError("'auto' is for buffers, which choose a codec from their first data: name a codec here")
     name, level = parse_method(method)
-    kind = CODECS[name]
-    known = [field.name for field in fields(kind)]
     chosen = dict(compression_kwargs or {})
     if "compresslevel" in chosen:
         level = parse_method(f"{name}/{chosen.pop('compresslevel')}")[1]
-    check_settings(name, chosen, [*(key for key in known if key not in ("level", "item_bytes")), "compresslevel"])
+    kind = _OF_LEVEL.get((name, level), CODECS[name])
+    known = [field.name for field in fields(kind)]
+    own = [key for key in known if key not in ("level", "item_bytes", "row_bytes")]
+    check_settings(name, chosen, [*own, "compresslevel", "filter"])
     check_settings(f"{name} decompression", decompression_kwargs or {}, [])
+    wanted = chosen.pop("filter", None)
     applying = {key: value for key, value in settings.items() if key in known}
-    return kind.from_level(level, **{**applying, **chosen})
+    codec = kind.from_level(level, **{**applying, **chosen})
+    return codec if wanted is None else _filtered(wanted, codec, settings)
+
+
+def _filtered(name: str, codec: Codec, settings: Mapping[str, Any]) -> Codec:
+    kinds = {kind.name: kind for kind in FILTERS}
+    if name not in kinds:
+        raise ValueError(f"unknown filter {name!r}; known: {', '.join(kinds)}")
+    known = [field.name for field in fields(kinds[name])]
+    return kinds[name](codec, **{key: value for key, value in settings.items() if key in known})

@@ -13,7 +13,7 @@ from sb3_extra_buffers.compressed.buffers import (
 from sb3_extra_buffers.compressed.dtypes import DummyCls, find_buffer_dtypes, find_smallest_dtype, init_jit
 from sb3_extra_buffers.compressed.memory import MemoryUsage
 from sb3_extra_buffers.compressed.observations import CompressedObservations
-from sb3_extra_buffers.frames import CompressedArray, StoreFullError
+from sb3_extra_buffers.frames import CompressedArray, DamagedFileError, StoreFullError
 
 __all__ = [
     "CompressedArray",
@@ -24,6 +24,7 @@ __all__ = [
     "CompressedObservations",
     "CompressedReplayBuffer",
     "CompressedRolloutBuffer",
+    "DamagedFileError",
     "DummyCls",
     "MemoryUsage",
     "StoreFullError",

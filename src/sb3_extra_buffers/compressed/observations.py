@@ -8,10 +8,13 @@ SB3's own code runs unchanged. Its constructor (and a rollout's `reset`) sees a 
 from __future__ import annotations
 
 import inspect
+import os
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -26,6 +29,7 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parse_method
+from sb3_extra_buffers.compressed import saving
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
@@ -34,6 +38,10 @@ from sb3_extra_buffers.frames.cast import checked_values, narrows, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.observations import ObservationStore, Output
+from sb3_extra_buffers.frames.spill import Spill
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -52,6 +60,9 @@ class CompressedObservations:
         output_dtype: `"raw"` reads observations in the space's dtype, `"float"` in float32.
         frame_stack: frames per observation, or `"auto"` to find out from the first transitions.
         max_bytes: limit of the bytes kept for observations; beyond it `add` raises and changes nothing.
+        spill_dir: an existing folder; compressed observations are kept in a file there, so that they may exceed the
+            memory. `max_bytes` is then the limit of what is kept in memory.
+        verify: check what comes back from `spill_dir`; a damaged byte raises instead of reaching a sample.
         **kwargs: keyword arguments of the SB3 buffer. `optimize_memory_usage` is accepted with everything: next
             observations are shared by content, so samples are those of SB3's buffer without it.
 
@@ -79,6 +90,8 @@ class CompressedObservations:
         output_dtype: Literal["raw", "float"] = "raw",
         frame_stack: int | Literal["auto"] = "auto",
         max_bytes: int | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        verify: bool = False,
         **kwargs: Any,
     ) -> None:
         given = _by_name(type(self), args, kwargs)
@@ -97,6 +110,7 @@ class CompressedObservations:
         wanted = parse_dtypes(dtypes)
         self._lock = Lock()
         budget = Budget(max_bytes)
+        spilling = {} if spill_dir is None else {"spill": Spill(Path(spill_dir), verify)}
         self._stores: dict[Key, ObservationStore] = {}
         self._lends = may_lend(type(self))
         for key, part in _parts(space):
@@ -126,6 +140,7 @@ class CompressedObservations:
                 output=output,
                 budget=budget,
                 lock=self._lock,
+                **spilling,
             )
         if not self._stores and compression_method != "auto":
             get_codec(compression_method, compression_kwargs, decompression_kwargs)  # for its errors
@@ -144,28 +159,39 @@ class CompressedObservations:
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
         shape = self.obs_shape
-        if isinstance(shape, dict):
-            self.obs_shape = {key: (0,) if key in self._stores else part for key, part in shape.items()}
-        elif self._stores:
-            self.obs_shape = (0,)
-        try:
-            super().reset()  # type: ignore[misc]
-        finally:
-            self.obs_shape = shape
-        self._attach()
+        with self._lock:
+            if isinstance(shape, dict):
+                self.obs_shape = {key: (0,) if key in self._stores else part for key, part in shape.items()}
+            elif self._stores:
+                self.obs_shape = (0,)
+            try:
+                super().reset()  # type: ignore[misc]
+            finally:
+                self.obs_shape = shape
+            self._attach()
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
         if self._dense_shapes and _shapes(args) == self._dense_shapes:  # SB3 stores them whole: nothing to undo
-            super().add(*args)  # type: ignore[misc]
+            with self._lock:
+                super().add(*args)  # type: ignore[misc]
             return
         # SB3's replay buffers take these in this order, its rollout buffers `obs, action, reward` first.
         replay = hasattr(self, "next_observations")
         names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
         checked = [self._checked_field(name, value) for name, value in zip(names, args, strict=False)]
         kwargs.update({name: self._checked_field(name, kwargs[name]) for name in names if name in kwargs})
-        with self._lock, self._whole() if self._stores else nullcontext():
-            super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
+        with self._lock:
+            undo = self._begin()
+            try:
+                super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
+                for store in self._stores.values():
+                    store.prepare()
+            except BaseException:
+                self._roll_back(*undo)
+                raise
+            for store in self._stores.values():
+                store.publish()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample as SB3 does.
@@ -211,6 +237,57 @@ class CompressedObservations:
             stored = store.nbytes  # asked first: it lets go of the frames of arrays that are gone
             parts.append(MemoryUsage(name, method, raw, stored, held * store.layout.stack, store.frames.n_frames))
         return MemoryUsage.total(type(self).__name__, parts)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the buffer to a file, compressed as it is: whole or not at all. Other threads may add meanwhile.
+
+        A later save to the same path writes only what has changed since. Until it is complete, and if it fails, the
+        file stays as it was.
+
+        Raises:
+            OSError: no room, no permission, or another process is saving to the file.
+            TypeError: an attribute that cannot be saved; it says which one.
+        """
+        saving.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the buffer that `save` wrote. Nothing in the file is executed, every byte is verified.
+
+        Hindsight buffers come back without their env, as from `load_replay_buffer`: call `set_env`.
+
+        Raises:
+            DamagedFileError: the file is damaged, or was not saved by this package.
+            TypeError: it holds a buffer of another class.
+            ImportError: the library of its compression method is missing; it holds the pip command.
+        """
+        buffer: Self = saving.load(cls, path)
+        return buffer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return one state of the buffer, for pickle and deepcopy: a copy where another thread might add meanwhile."""
+        with self._lock:
+            state = self._attributes()
+            return deepcopy(state) if threading.active_count() > 1 else state
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes that SB3's class wants to be pickled."""
+        inherited = getattr(super(), "__getstate__", None)  # of every object since Python 3.11
+        return dict(vars(self) if inherited is None else inherited())
+
+    def _saved(self) -> dict[str, Any]:
+        """Return the attributes for a file."""
+        return self._attributes()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take the attributes that `_saved` returned, in a new object."""
+        if hasattr(self, "__setstate__"):
+            self.__setstate__(state)
+        else:
+            vars(self).update(state)
+
+    def _loaded(self) -> None:
+        """Do what is left to do after all was loaded."""
 
     def _open_store(self, *args: Any, **settings: Any) -> ObservationStore:
         """Return what keeps the observations of one key; the arguments are those of `ObservationStore`."""
@@ -275,31 +352,25 @@ class CompressedObservations:
         checked = checked_values(obs, full, space.dtype)  # type: ignore[arg-type] # these spaces have one
         return Lent(checked) if self._lends and key in self._stores and not discrete else checked
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Undo what an `add` has written if it raises: rows of SB3's arrays, and the compressed ones."""
-        row, full = self.pos, self.full
+    def _begin(self) -> tuple[Any, ...]:
+        """Return what an `add` may change: the position, and its row of SB3's arrays. Stores are told to remember."""
+        for store in self._stores.values():
+            store.begin()
+        row = self.pos
         rows = [
             (array, array[row].copy())
             for array in vars(self).values()
             if type(array) is np.ndarray and array.ndim > 1 and row < len(array)
         ]
-        stores = self._stores.values()
-        for store in stores:
-            store.begin()
-        try:
-            yield
-            for store in stores:
-                store.prepare()
-        except BaseException:
-            self.pos, self.full = row, full
-            for array, before in rows:
-                array[row] = before
-            for store in stores:
-                store.rollback()
-            raise
-        for store in stores:
-            store.publish()
+        return row, self.full, rows
+
+    def _roll_back(self, row: int, full: bool, rows: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+        """Put back what an `add` that raised has written."""
+        self.pos, self.full = row, full
+        for array, before in rows:
+            array[row] = before
+        for store in self._stores.values():
+            store.rollback()
 
 
 def _shapes(args: tuple[Any, ...]) -> Any:

@@ -9,6 +9,7 @@ code has to ask for the observations (`__array__`) and gets exactly them.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from types import EllipsisType
@@ -68,6 +69,22 @@ class CompressedArray(np.ndarray[Any, Any]):
         )
         return FrameArray.zeros(store, leading)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the array to a file, compressed as it is: whole or not at all; see `FrameArray.save`."""
+        raise TypeError("this is no compressed array: make one with CompressedArray(...)")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FrameArray:
+        """Return the array that `save` wrote. Nothing in the file is executed, every byte is verified.
+
+        Raises:
+            DamagedFileError: the file is damaged, or was not saved by this package.
+            TypeError: it holds something else.
+        """
+        from sb3_extra_buffers.frames import saving
+
+        return saving.load_array(path)
+
 
 class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     """Frame ids behind the face of an array of observations; made by `CompressedArray`.
@@ -96,6 +113,24 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         if self._view is None:
             return FrameArray, (self._table,)
         return np.array, (np.asarray(self),)  # a view of something else cannot stay one
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the array to a file, compressed as it is: whole or not at all.
+
+        A later save to the same path writes only what has changed. Other threads may write to the array meanwhile: what
+        is saved is one state of it.
+
+        Raises:
+            OSError: no room or no permission; what was saved there before is intact.
+        """
+        from sb3_extra_buffers.frames import saving
+
+        saving.save_array(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> FrameArray:
+        """Return the array that was saved; see `CompressedArray.load`."""
+        return CompressedArray.load(path)
 
     def __copy__(self) -> FrameArray:
         self.store.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,15 @@ from sb3_extra_buffers.codecs import Codec, optional
 
 SMALL = 256
 """Bytes below which an observation, or a frame of one, costs more to manage than compressing it saves."""
+
+_MASKS = 4  # rows that are as the ones above must leave so many times fewer bytes than `delta`, which is faster
+
+
+def likely_stack(obs_shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the number of frames to begin with, before anything is known: the channels of a channel-first image."""
+    if len(obs_shape) != 3 or obs_shape[0] > 16:
+        return 1
+    return obs_shape[0] if obs_shape[1] * obs_shape[2] * dtype.itemsize >= SMALL else 1
 
 
 def find_stack(before: NDArray[np.uint8], after: NDArray[np.uint8], item_bytes: int) -> tuple[int, int] | None:
@@ -37,6 +47,8 @@ def find_stack(before: NDArray[np.uint8], after: NDArray[np.uint8], item_bytes: 
             if channels % shift or before[0].nbytes * shift // channels < SMALL:
                 continue
             cut = shift * unit
+            if not _same_rows(a[:, cut : cut + 1], b[:, :1]).any():
+                continue  # most shifts are out after a glance
             moved = _same_rows(a[:, cut:], b[:, :-cut])
             still = _same_rows(a[:, cut:], a[:, :-cut])
             if np.any(moved & ~still):
@@ -49,19 +61,40 @@ def _same_rows(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     return same
 
 
-def choose_codec(samples: list[NDArray[np.uint8]], codec: Callable[[str], Codec]) -> Codec:
-    """Return the codec for `auto`: `delta`, unless zstd is far smaller on these frames and delta does poorly.
+def candidates(codec: Callable[..., Codec]) -> dict[str, Codec]:
+    """Return the codecs that `auto` may choose; `codec(method, **settings)` opens them for frames of one layout.
+
+    `rows` are the spans of `delta/2` without keys: a row is as the one above it. It is for masks, `pixels` for colours.
+    """
+    found = {"delta": codec("delta")}
+    if optional.has_numba():
+        found["rows"] = codec("delta/2", keys=0)
+    if optional.has_zstd():
+        found["zstd"] = codec("zstd3")
+        with suppress(ValueError):  # pixels of one byte
+            found["pixels"] = codec("zstd3", filter="palette", dictionary_bytes=0)  # no dictionary helps pictures much
+    return found
+
+
+def choose_codec(samples: list[NDArray[np.uint8]], codec: Callable[..., Codec]) -> Codec:
+    """Return the codec for `auto`: `delta`, unless another is far smaller on these frames.
 
     `samples` are blocks of frames `[n, stack, bytes]` in the order they came.
     """
-    delta = codec("delta")
+    found = candidates(codec)
     frames = [block[:, -1] for block in samples if len(block)]  # the newest frame of each observation
-    if not frames or not optional.has_zstd():
-        return delta
+    if not frames or len(found) == 1:
+        return found["delta"]
     newest = np.ascontiguousarray(np.concatenate(frames)[:64])
-    sizes = {
-        method: int(codec(method).coder(newest.shape[1]).encode(newest, np.zeros(len(newest), np.int64)).lengths.sum())
-        for method in ("delta", "zstd3")
-    }
-    poor = sizes["delta"] > newest.size // 4
-    return codec("zstd3") if poor and 2 * sizes["zstd3"] < sizes["delta"] else delta
+    sizes = {name: _encoded_bytes(candidate, newest) for name, candidate in found.items()}
+    delta = sizes.pop("delta")
+    rows = sizes.pop("rows", delta)
+    other = min(sizes, key=sizes.__getitem__, default="delta")
+    least = sizes.get(other, delta)
+    if _MASKS * rows < delta and rows < 1.25 * least:  # and it will learn to be smaller
+        return found["rows"]
+    return found[other] if delta > newest.size // 4 and 2 * least < delta else found["delta"]
+
+
+def _encoded_bytes(codec: Codec, frames: NDArray[np.uint8]) -> int:
+    return int(codec.coder(frames.shape[1]).encode(frames, np.zeros(len(frames), np.int64)).lengths.sum())

@@ -31,20 +31,20 @@ _decode = numba.njit(nogil=True)(delta.decode_kernel)
 def store_new() -> Callable[..., int]:
     """Return the compiled call. Its arguments are the state of a store and of its coder.
 
-    `progress` holds how many frames are encoded, into how many bytes; how many are new; where the heap goes on; how
-    many ids are free; how many of these are of frames that have gone. The call returns DONE, or what there is no room
-    for: it is then called again, and goes on where it was.
+    `progress` holds how many frames are encoded, into how many bytes; how many are new; how many ids are free, and how
+    many of these are of frames that have gone; `copied` is that of the heap. The call returns DONE, or what there is no
+    room for: it is then called again, and goes on where it was.
     """
     digest = _sources()
 
     def kernel(  # type: ignore[no-untyped-def] # numba infers them
         candidates, sources, codes, before, result,
         weights, index_hashes, index_codes, recent_codes,
-        heap_data, at, limit, segment_bytes, alive, empty,
+        heap_data, limit, segment_bytes, alive, empty,
         offsets, lengths, references, counts, free, n_free,
         frame_bytes, position_bytes, keys, uses, key_candidates, last_used, clock, backgrounds, votes, savings,
         learning,
-        same_as, hints, frames, streams, data, new_lengths, new_references, new_offsets, progress,
+        same_as, hints, frames, streams, data, new_lengths, new_references, new_offsets, progress, copied,
     ):  # fmt: skip
         assert digest
         k = candidates.shape[0]
@@ -86,28 +86,24 @@ def store_new() -> Callable[..., int]:
             return KEYS_FULL
         if n_free < new:
             return TABLES_FULL
-        if progress[3] < 0:
-            if new > 0 and (at >= limit or at + progress[1] > min(limit, heap_data.size)):
-                return HEAP_FULL
-            if new > 0:
-                alive[at // segment_bytes] += new
-            progress[3] = _copy_in(data[: progress[1]], new_lengths[:new], heap_data, at, limit, new_offsets)
+        if not _copy_in(data, new_lengths[:new], heap_data, limit, segment_bytes, alive, new_offsets, copied):
+            return HEAP_FULL
         left = _finish(
             same_as, hints, new_offsets, new_lengths, new_references, offsets, lengths, references, counts, free,
             n_free, codes, recent_codes, index_codes, result,
         )  # fmt: skip
-        progress[4] = _count(before[:0], before, counts, free, left, offsets, segment_bytes, alive, empty)
-        progress[5] = progress[4] - left
+        progress[3] = _count(before[:0], before, counts, free, left, offsets, segment_bytes, alive, empty)
+        progress[4] = progress[3] - left
         return DONE
 
     ints, words, ids, data = "int64[::1]", "uint32[:,::1]", "uint32[::1]", "uint8[::1]"
     groups = (
         f"uint64[:,::1], {ints}, {ints}, {ints}, {ids}",
         f"uint64[::1], uint64[::1], {ints}, {ints}",
-        f"{data}, int64, int64, int64, {ints}, {ints}",
+        f"{data}, int64, int64, {ints}, {ints}",
         f"{ints}, {ids}, {ids}, {ids}, {ids}, int64",
         f"int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1], {ints}, boolean",
-        f"{ints}, {ints}, {words}, {ints}, {data}, {ints}, {ints}, {ints}, {ints}",
+        f"{ints}, {ints}, {words}, {ints}, {data}, {ints}, {ints}, {ints}, {ints}, {ints}",
     )
     compiled: Callable[..., int] = numba.njit(f"int64({', '.join(groups)})", nogil=True, cache=True)(kernel)
     return compiled

@@ -11,9 +11,10 @@ import weakref
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit
-from sb3_extra_buffers.codecs.base import Bytes, Ints
+from sb3_extra_buffers.codecs.base import Bytes, Ints, grown
 
 _SEGMENT = 1 << 14
 _STEP = 1 << 15  # the array grows by at most so much more than it must
@@ -72,6 +73,9 @@ class Heap:
         self.segment_bytes = frame_bytes * max(1, -(-_SEGMENT // frame_bytes))
         self.data = np.empty(0, np.uint8)
         self.alive = np.zeros(0, np.int64)  # payloads per segment
+        self.n_segments = 0
+        self.opened = np.zeros(0, np.uint32)  # after which mark each segment was opened last
+        self.marks = 0
         self.free: list[int] = []
         self.budget = budget
         self.segment = -1  # the open one
@@ -84,7 +88,7 @@ class Heap:
         self._copy_in = jit.choose(
             copy_in_kernel,
             copy_in_reference,
-            *(f"int64({data}, {ints}, uint8[::1], int64, int64, {ints})" for data in readable),
+            *(f"boolean({data}, {ints}, uint8[::1], int64, int64, {ints}, {ints}, {ints})" for data in readable),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,7 +102,7 @@ class Heap:
     @property
     def nbytes(self) -> int:
         """Every byte the heap owns."""
-        return self.data.nbytes + self.alive.nbytes
+        return self.data.nbytes + self.alive.nbytes + self.opened.nbytes
 
     def append(self, data: Bytes, lengths: Ints) -> Ints:
         """Copy payloads in; returns their offsets.
@@ -106,48 +110,60 @@ class Heap:
         Raises:
             StoreFullError: the budget does not allow it; nothing was changed.
         """
+        offsets, copied, before = np.empty(len(lengths), np.int64), np.array((0, 0, self.at)), self.state
         try:
-            return self._append(data, lengths)
+            while not self._copy_in(
+                data, lengths, self.data, self.limit, self.segment_bytes, self.alive, offsets, copied
+            ):
+                self.at = int(copied[2])
+                self.make_room(int(lengths[copied[0]]))
+                copied[2] = self.at
+        except StoreFullError:
+            self.undo(before, offsets[: copied[0]])
+            raise
+        self.at = int(copied[2])
+        return offsets
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """What `undo` needs to know of the time before some payloads were copied in."""
+        return self.n_segments, self.free.copy(), self.segment, self.at, self.limit
+
+    def undo(self, state: tuple[Any, ...], offsets: Ints) -> None:
+        """Forget the payloads at `offsets`, the only ones that were copied in since `state`."""
+        np.subtract.at(self.alive, offsets // self.segment_bytes, 1)
+        self.n_segments, self.free, self.segment, self.at, self.limit = state
+
+    def make_room(self, size: int) -> None:
+        """Go where a payload of `size` bytes can be copied in: on in the open segment, or in another one.
+
+        Raises:
+            StoreFullError: the budget does not allow it.
+        """
+        if self.at + size > self.limit or self.at >= self.limit:
+            self._open_segment()
+        try:
+            self._ensure(self.at + size)
         except StoreFullError:
             if not self.free:
                 raise
-        # The open segment is not all there yet and may not grow; another one is free.
-        if self.alive[self.segment] == 0:
-            self.free.insert(0, self.segment)
-        self._open_segment()
-        return self._append(data, lengths)
+            # The open segment is not all there yet and may not grow; another one is free.
+            if self.alive[self.segment] == 0:
+                self.free.insert(0, self.segment)
+            self._open_segment()
+            self._ensure(self.at + size)
 
-    def _append(self, data: Bytes, lengths: Ints) -> Ints:
-        n = len(lengths)
-        offsets = np.empty(n, np.int64)
-        if self.at < self.limit and self.at + data.size <= self.limit:  # the usual case
-            self._ensure(self.at + data.size)
-            self.at = self._copy_in(data, lengths, self.data, self.at, self.limit, offsets)
-            self.alive[self.segment] += n
-            return offsets
-        before = (self.alive, self.free.copy(), self.segment, self.at, self.limit)
-        ends = np.cumsum(lengths)
-        first = copied = 0
-        runs: list[tuple[int, int, int]] = []  # (where in the heap, where in data, bytes)
-        try:
-            while first < n:
-                last = int(np.searchsorted(ends, copied + self.limit - self.at, side="right"))
-                if last == first or self.at == self.limit:
-                    self._open_segment()
-                    continue
-                size = int(ends[last - 1]) - copied
-                starts = self.at - copied + ends[first:last] - lengths[first:last]
-                offsets[first:last] = np.minimum(starts, self.limit - 1)  # an empty payload after a full segment
-                runs.append((self.at, copied, size))
-                self.at, copied, first = self.at + size, copied + size, last
-            self._ensure(max((at + size for at, _, size in runs), default=0))
-        except StoreFullError:
-            self.alive, self.free, self.segment, self.at, self.limit = before
-            raise
-        for at, start, size in runs:
-            self.data[at : at + size] = data[start : start + size]
-        np.add.at(self.alive, offsets // self.segment_bytes, 1)
-        return offsets
+    def mark(self) -> int:
+        """Return a number for `written_since`: from now on."""
+        self.marks += 1
+        if self.segment >= 0:
+            self.opened[self.segment] = self.marks
+        return self.marks
+
+    def written_since(self, mark: int) -> NDArray[np.bool_]:
+        """Tell for each segment whether it may have been written to since. Only the open one is ever written to."""
+        written: NDArray[np.bool_] = self.opened[: self.n_segments] >= mark
+        return written
 
     def reopen(self, segments: Ints) -> None:
         """Use segments again of which no payload is alive."""
@@ -161,8 +177,13 @@ class Heap:
         if self.free:
             self.segment = self.free.pop()
         else:
-            self.segment = len(self.alive)
-            self.alive = np.append(self.alive, 0)
+            self.segment = self.n_segments
+            self.n_segments += 1
+            if self.n_segments > len(self.alive):
+                self.alive = grown(self.alive, 1 + len(self.alive) // 8)
+            if self.n_segments > len(self.opened):
+                self.opened = grown(self.opened, 1 + len(self.opened) // 8)
+        self.opened[self.segment] = self.marks
         self.at = self.segment * self.segment_bytes
         self.limit = self.at + self.segment_bytes
 
@@ -170,7 +191,7 @@ class Heap:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
         more = size - self.data.size
         if more > 0:
-            step = max(more, min(_STEP, self.data.size >> 6), 4096)
+            step = max(more, min(_STEP, self.data.size >> 7), 4096)
             try:
                 self.budget.check(step)
             except StoreFullError:
@@ -180,18 +201,39 @@ class Heap:
             self.data.resize(self.data.size + step, refcheck=False)
 
 
-def copy_in_kernel(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
+def copy_in_kernel(
+    data: Bytes, lengths: Ints, heap: Bytes, limit: int, segment_bytes: int, alive: Ints, offsets: Ints, copied: Ints
+) -> bool:
     """Do as `copy_in_reference`."""
-    for i in range(lengths.size):
-        offsets[i] = min(at, limit - 1)
-        at += lengths[i]
-    for b in range(data.size):
-        heap[at - data.size + b] = data[b]
-    return at
+    end = min(limit, heap.size)
+    for i in range(copied[0], lengths.size):
+        start, at, size = copied[1], copied[2], lengths[i]
+        if at + size > end or at >= limit:
+            return False
+        for b in range(size):
+            heap[at + b] = data[start + b]
+        offsets[i] = at
+        alive[at // segment_bytes] += 1
+        copied[0] += 1
+        copied[1] += size
+        copied[2] += size
+    return True
 
 
-def copy_in_reference(data: Bytes, lengths: Ints, heap: Bytes, at: int, limit: int, offsets: Ints) -> int:
-    """Copy the payloads to `at` and on; writes their offsets (inside the segment, also that of an empty last one)."""
-    offsets[:] = np.minimum(at + np.cumsum(lengths) - lengths, limit - 1)
-    heap[at : at + data.size] = data
-    return at + data.size
+def copy_in_reference(
+    data: Bytes, lengths: Ints, heap: Bytes, limit: int, segment_bytes: int, alive: Ints, offsets: Ints, copied: Ints
+) -> bool:
+    """Copy payloads into the open segment, which ends at `limit`, and count them; returns False if one does not fit.
+
+    `copied` says how many are, of how many bytes, and where the next one goes.
+    """
+    for i in range(copied[0], len(lengths)):
+        _, start, at = copied.tolist()
+        size = int(lengths[i])
+        if at + size > min(limit, heap.size) or at >= limit:
+            return False
+        heap[at : at + size] = data[start : start + size]
+        offsets[i] = at
+        alive[at // segment_bytes] += 1
+        copied += (1, size, size)
+    return True

@@ -33,14 +33,30 @@ class Layout:
         """Size of one frame."""
         return prod(self.obs_shape) * self.dtype.itemsize // self.stack
 
+    @property
+    def picture(self) -> dict[str, Any]:
+        """What codecs may know of a frame: `row_bytes` of its rows, `channels` of a pixel, `planar` if they lie apart.
+
+        Channels are along the axis of the stack, or else the shorter one of the first and the last. Where values are
+        larger than a byte, or there are not three axes, there is one channel.
+        """
+        item = self.dtype.itemsize
+        if len(self.obs_shape) < 3:
+            return {"row_bytes": item * (self.obs_shape[-1] if len(self.obs_shape) == 2 else 1), "channels": 1}
+        first, last = self.obs_shape[0], self.obs_shape[-1]
+        planar = self.axis == 0 if self.stack > 1 else first <= last
+        channels = (first if planar else last) // self.stack
+        row = last if planar else self.obs_shape[-2] * channels
+        return {"row_bytes": item * row, "channels": channels if item == 1 else 1, "planar": planar}
+
     def split(self, obs: NDArray[Any]) -> Bytes:
         """Return the frames `[n, stack, frame_bytes]` of observations `[n, *obs_shape]`, without a copy if possible."""
         if self.axis == -1 and self.stack > 1:
             *outer, channels = obs.shape
             obs = np.moveaxis(obs.reshape(*outer, self.stack, channels // self.stack), -2, 1)
         frames = obs.reshape(len(obs), self.stack, prod(self.obs_shape) // self.stack)
-        if self.dtype.itemsize == 1:
-            return frames.view(np.uint8)  # SB3 gives channel-first views of channel-last memory: strided, not copied
+        if self.dtype.itemsize == 1:  # SB3 gives channel-first views of channel-last memory: strided, not copied
+            return frames if frames.dtype == np.uint8 else frames.view(np.uint8)
         return np.ascontiguousarray(frames).view(np.uint8)
 
     def join(self, frames: Bytes) -> NDArray[Any]:

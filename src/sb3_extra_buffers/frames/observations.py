@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec, get_codec
-from sb3_extra_buffers.frames.auto import choose_codec, find_stack
+from sb3_extra_buffers.frames.auto import candidates, choose_codec, find_stack, likely_stack
 from sb3_extra_buffers.frames.batches import Fresh, Recycler
 from sb3_extra_buffers.frames.cast import clipped_cast
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.layout import Layout, stack_axis
 from sb3_extra_buffers.frames.lock import Lock
-from sb3_extra_buffers.frames.store import FrameStore, Ids
+from sb3_extra_buffers.frames.spill import Spill, SpilledFrames
+from sb3_extra_buffers.frames.store import FrameStore, Ids, warm_up
 
 Output = Literal["raw", "float", "normalized"]
 
@@ -48,6 +49,7 @@ class ObservationStore:
         output: `"raw"` reads `dtype`, `"float"` float32, `"normalized"` float32 divided by 255.
         budget: limit of bytes, shared with other stores.
         lock: shared with whoever must see several arrays change at once.
+        spill: keep payloads in a file there. None: in memory.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class ObservationStore:
         output: Output = "raw",
         budget: Budget | None = None,
         lock: Lock | None = None,
+        spill: Spill | None = None,
     ) -> None:
+        self.spill = spill
         self.obs_shape = tuple(int(n) for n in obs_shape)
         self.dtype = np.dtype(dtype)
         self.storage = self.dtype if storage is None else np.dtype(storage)
@@ -78,6 +82,7 @@ class ObservationStore:
         self.budget = Budget() if budget is None else budget
         self.lock = Lock() if lock is None else lock
         self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
+        self.n_tables = 0
         self.orphans: deque[Ids] = deque()
         self.fresh = Fresh()
         self.recycler = Recycler()
@@ -91,14 +96,16 @@ class ObservationStore:
         }
         if method == "auto" and (compression_kwargs or decompression_kwargs):
             raise ValueError("compression_kwargs are settings of one codec: name it with compression_method")
-        stack = 1 if frame_stack == "auto" else _as_stack(frame_stack)
+        stack = likely_stack(self.obs_shape, self.storage) if frame_stack == "auto" else _as_stack(frame_stack)
         self.layout = Layout(self.obs_shape, self.storage, stack, stack_axis(self.obs_shape, stack))
         self.planned = method != "auto" and frame_stack != "auto"
         self.writes = 0
         self.found: tuple[int, int] | None = None
-        self.codec = get_codec("none") if method == "auto" else self._codec(method)
-        if method == "auto":
-            self._codec("delta").coder(self.layout.frame_bytes)  # compiles it here, not in the first training step
+        opened = self._codecs(self.layout)
+        self.codec = get_codec("none") if method == "auto" else opened(method)
+        for codec in (get_codec("none"), *candidates(opened).values()) if method == "auto" else (self.codec,):
+            warm_up(codec)
+            codec.coder(self.layout.frame_bytes)
         self.frames = self._open(self.codec if self.planned else get_codec("none"), self.layout)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,7 +128,7 @@ class ObservationStore:
         with self.lock:
             self.collect()
             self.settle_if_due()
-            self._observe(obs, streams)
+            self.writes += 1
             if not self.planned and len(obs) > _TRIAL * self.streams:
                 self._look_ahead(obs, streams)
             return self.frames.put(self.layout.split(obs), streams)
@@ -167,8 +174,7 @@ class ObservationStore:
         writes, self.staged = self.staged or [], None
         with self.lock:
             self.collect()
-            for write in writes:
-                self._observe(write.obs, write.streams)
+            self.writes += len(writes)
             # One call for all arrays of a row: their streams are the same.
             together = len({id(write.streams) for write in writes}) == 1
             try:
@@ -216,8 +222,7 @@ class ObservationStore:
         """Make the plan if the first writes have shown enough."""
         if self.planned:
             return
-        known = self.method != "auto" and (self.frame_stack != "auto" or self.found is not None)
-        if known or self.writes >= _TRIAL or self.frames.heap.nbytes > _TRIAL_BYTES:
+        if self.writes >= _TRIAL or self.frames.heap.nbytes > _TRIAL_BYTES:
             self.settle()
 
     @property
@@ -227,73 +232,77 @@ class ObservationStore:
             self.collect()
             return self.frames.nbytes + sum(table.ids.nbytes for table in self.tables)
 
-    def _codec(self, method: str) -> Codec:
-        return get_codec(method, **self._settings)
+    def _codecs(self, layout: Layout) -> Callable[..., Codec]:
+        """Return what opens codecs for frames of this layout: `codec(method, **settings)`."""
+
+        def codec(method: str, **settings: Any) -> Codec:
+            kwargs = {**self._settings["compression_kwargs"], **settings}
+            return get_codec(method, **{**self._settings, **layout.picture, "compression_kwargs": kwargs})
+
+        return codec
 
     def _narrowed(self, obs: NDArray[Any]) -> NDArray[Any]:
         return obs if self.storage == self.dtype else clipped_cast(obs, self.storage)
 
     def _open(self, codec: Codec, layout: Layout) -> FrameStore:
-        return FrameStore(layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
-
-    def _observe(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
-        """Look at one of the first writes for signs of a frame stack: its frames are in the last one, shifted."""
-        if self.planned:
-            return
-        self.writes += 1
-        if self.frame_stack != "auto" or self.found is not None or not self.obs_shape or not len(obs):
-            return
-        known = streams < len(self.frames.recent)
-        last = self.frames.recent[streams[known]].view(np.uint8)[..., : self.layout.frame_bytes]
-        self.found = self._find_stack(last, obs[known])
+        settings = (layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
+        return FrameStore(*settings) if self.spill is None else SpilledFrames(*settings, self.spill)
 
     def _look_ahead(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
         """Make the plan from many observations that come at once."""
-        order = np.argsort(streams, kind="stable")
-        pairs = np.flatnonzero(streams[order[:-1]] == streams[order[1:]])[:64]
         if self.frame_stack == "auto" and self.found is None and self.obs_shape:
-            self.found = self._find_stack(obs[order[pairs]], obs[order[pairs + 1]])
+            self._find_stack(obs, streams)
         self.settle(obs[:64])
 
-    def _find_stack(self, before: NDArray[Any], after: NDArray[Any]) -> tuple[int, int] | None:
+    def _find_stack(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        """Look at the observations of each stream, in the order they came, for how they are stacked."""
+        order = np.argsort(streams, kind="stable")
+        pairs = np.flatnonzero(streams[order[:-1]] == streams[order[1:]])[:64]
         item = self.storage.itemsize
-        shape = (len(after), *self.obs_shape[:-1], self.obs_shape[-1] * item)  # bytes: NaN differs from itself
-        first, second = (np.ascontiguousarray(obs).view(np.uint8).reshape(shape) for obs in (before, after))
-        return find_stack(first, second, item)
+        shape = (len(pairs), *self.obs_shape[:-1], self.obs_shape[-1] * item)  # bytes: NaN differs from itself
+        before, after = (np.ascontiguousarray(obs[order[pairs + i]]).view(np.uint8).reshape(shape) for i in (0, 1))
+        self.found = find_stack(before, after, item)
 
     def _replan(self, coming: NDArray[Any] | None) -> None:
         self.collect()
-        stack, axis = self.found or (self.layout.stack, self.layout.axis)
         old, old_layout = self.frames, self.layout
-        layout = Layout(self.obs_shape, self.storage, stack, axis)
-        kept = {table: np.flatnonzero(table.ids.any(axis=-1)) for table in self.tables}
+        tables = sorted(self.tables, key=lambda table: table.number)
+        kept = [np.flatnonzero(table.ids.any(axis=-1)) for table in tables]
         self.orphans.clear()  # ids of the old plan: they go with its store
-        written = {
-            table: old_layout.join(_decoded(old, table.ids.reshape(-1, old_layout.stack)[rows]))
-            for table, rows in kept.items()
-        }
-        codec = self.codec
+        written = [
+            old_layout.join(_decoded(old, table.ids.reshape(-1, old_layout.stack)[rows]))
+            for table, rows in zip(tables, kept, strict=True)
+        ]
+        # In the order of the ring's rows, all arrays of a row together: that is how they were written.
+        places = sorted(
+            (place // tables[i].streams, i, place, j)
+            for i, rows in enumerate(kept)
+            for j, place in enumerate(rows.tolist())
+        )
+        streams = np.array([place % tables[i].streams for _, i, place, _ in places], np.int64)
+        if self.frame_stack == "auto" and self.found is None and self.obs_shape and places:
+            self._find_stack(np.stack([written[i][j] for _, i, _, j in places]), streams)
+        unstacked = (1, 0) if self.frame_stack == "auto" else (old_layout.stack, old_layout.axis)
+        stack, axis = self.found or unstacked
+        layout = Layout(self.obs_shape, self.storage, stack, axis)
         if self.method == "auto":
-            samples = [*written.values(), *([] if coming is None else [coming])]
-            codec = choose_codec([layout.split(obs) for obs in samples], self._codec)
-        new_ids = [np.zeros((*table.ids.shape[:-1], stack), np.uint32) for table in kept]
+            samples = [*written, *([] if coming is None else [coming])]
+            codec = choose_codec([layout.split(obs) for obs in samples], self._codecs(layout))
+        else:
+            codec = self.codec.adapted(**layout.picture)
+        new_ids = [np.zeros((*table.ids.shape[:-1], stack), np.uint32) for table in tables]
         self.budget.owners.discard(old)
         try:
             frames = self._open(codec, layout)
-            # In the order of the ring's rows, all arrays of a row together: that is how they were written.
-            places = sorted(
-                (place, i, j) for i, rows in enumerate(kept.values()) for j, place in enumerate(rows.tolist())
-            )
-            tables, values = list(kept), list(written.values())
-            for place, i, j in places:
-                stream = np.array([place % tables[i].streams])
-                new_ids[i].reshape(-1, stack)[place] = frames.put(layout.split(values[i][j][None]), stream)[0]
-            self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(kept, new_ids, strict=True)))
+            for at, (_, i, place, j) in enumerate(places):
+                obs = layout.split(written[i][j][None])
+                new_ids[i].reshape(-1, stack)[place] = frames.put(obs, streams[at : at + 1])[0]
+            self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(tables, new_ids, strict=True)))
         except BaseException:
             self.budget.owners.add(old)  # the old plan stands
             raise
         self.layout, self.codec, self.frames = layout, codec, frames
-        for table, ids in zip(kept, new_ids, strict=True):
+        for table, ids in zip(tables, new_ids, strict=True):
             table.ids = ids
 
 
@@ -315,6 +324,7 @@ class IdTable:
         self.ids = ids
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
         self.is_rows = ids.shape[1:-1] == (store.streams,)
+        self.number = store.n_tables = store.n_tables + 1  # they are written in the order they were made
         store.tables.add(self)
         store.budget.owners.add(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, optional
-from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints
+from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.frames import matching
 from sb3_extra_buffers.frames.heap import Budget, Heap
@@ -19,6 +20,7 @@ Ids = NDArray[np.uint32]
 
 _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
+_ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -244,15 +246,16 @@ class FrameStore:
         ids = np.empty(codes.shape, np.uint32)
         same_as, hints, streams, lengths, references, offsets = np.empty((6, k), np.int64)
         frames, data = np.empty((k, coder.n_words), np.uint32), np.empty(k * self.frame_bytes, np.uint8)
-        progress, empty = np.array((0, 0, -1, -1, 0, 0)), np.empty(1 + before.size, np.int64)
+        progress, empty = np.array((0, 0, -1, 0, 0)), np.empty(1 + before.size, np.int64)
+        copied, state = np.array((0, 0, heap.at)), heap.state
         try:
             while full := store_new(
                 *(candidates, sources, codes.reshape(-1), before, ids.reshape(-1)),
                 *(self._weights, self._index_hashes, self._index_ids, self.recent_ids.reshape(-1)),
-                *(heap.data, heap.at, heap.limit, heap.segment_bytes, heap.alive, empty),
+                *(heap.data, heap.limit, heap.segment_bytes, heap.alive, empty),
                 *(self.offsets, self.lengths, self.references, self.counts, self.free, self.n_free),
                 *coder.state,
-                *(same_as, hints, frames, streams, data, lengths, references, offsets, progress),
+                *(same_as, hints, frames, streams, data, lengths, references, offsets, progress, copied),
             ):
                 n = progress[2]
                 if full == fused.KEYS_FULL:
@@ -260,13 +263,15 @@ class FrameStore:
                 elif full == fused.TABLES_FULL:
                     self._grow_table(n)
                 else:
-                    offsets[:n] = heap.append(data[: progress[1]], lengths[:n])
-                    progress[3] = heap.at
+                    heap.at = int(copied[2])
+                    heap.make_room(int(lengths[copied[0]]))
+                    copied[2] = heap.at
         except BaseException:
             coder.release(references[: progress[0]])
+            heap.undo(state, offsets[: copied[0]])
             raise
-        heap.at, self.n_free = int(progress[3]), int(progress[4])
-        self._let_go(int(progress[5]), empty)
+        heap.at, self.n_free = int(copied[2]), int(progress[3])
+        self._let_go(int(progress[4]), empty)
         return ids
 
     def _append(self, frames: Bytes, streams: Ints) -> tuple[Ints, Ints, Ints]:
@@ -306,14 +311,14 @@ class FrameStore:
 
     def _grow_table(self, n_frames: int) -> None:
         """Make room for ids of so many frames."""
-        more = max(n_frames - self.n_free, len(self.counts) >> 6)
+        more = max(n_frames - self.n_free, len(self.counts) >> 6, _ENTRIES if self.budget.max_bytes is None else 0)
         self.budget.check(more * _ENTRY)
         known = len(self.counts)
-        self.offsets = np.pad(self.offsets, (0, more))
-        self.lengths = np.pad(self.lengths, (0, more))
-        self.references = np.pad(self.references, (0, more))
-        self.counts = np.pad(self.counts, (0, more))
-        self.free = np.pad(self.free, (0, more))
+        self.offsets = grown(self.offsets, more)
+        self.lengths = grown(self.lengths, more)
+        self.references = grown(self.references, more)
+        self.counts = grown(self.counts, more)
+        self.free = grown(self.free, more)
         self.free[self.n_free : self.n_free + more] = np.arange(known + more - 1, known - 1, -1)
         self.n_free += more
 
@@ -322,10 +327,23 @@ class FrameStore:
             raise ValueError(f"streams are numbered from 0, not {streams.min()}")
         more = int(streams.max()) + 1 - len(self.recent)
         self.budget.check(more * self.stack * self.frame_bytes)
-        self.recent = np.concatenate([self.recent, np.zeros((more, *self.recent.shape[1:]), self.recent.dtype)])
-        self.recent_ids = np.pad(self.recent_ids, ((0, more), (0, 0)))
+        self.recent = grown(self.recent, more)
+        self.recent_ids = grown(self.recent_ids, more)
 
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
     """Return the stacks `[n, 4, pixels]` with the 4 values of a pixel as one word, `[n, pixels]`."""
     return jit.contiguous(frames.transpose(0, 2, 1)).view(np.uint32)[..., 0]
+
+
+@functools.cache
+def warm_up(codec: Codec) -> None:
+    """Store and read some frames, once in a process: so nothing is compiled or loaded in the first training step."""
+    frames = np.arange(1, 65, dtype=np.uint8).reshape(2, 4, 8)
+    pixels = np.ascontiguousarray(frames.transpose(0, 2, 1)).transpose(0, 2, 1)
+    for obs in (frames, pixels):
+        store = FrameStore(8, codec, stack=4)
+        for turn in range(3):
+            ids = store.put_blocks([obs, np.roll(obs, turn, axis=1)], np.arange(2))
+            store.take(ids.reshape(-1), np.empty((ids.size, 8), np.uint8))
+            store.release(ids)

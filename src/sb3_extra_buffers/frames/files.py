@@ -1,0 +1,492 @@
+"""The file that buffers are saved to: blocks of bytes, an index of them, and where the index is. Nothing executes.
+
+    0      header     magic, format version, byte order, a token that names this file; checksum
+    512    places     4 x 512 bytes: two slots, each written twice. Which index is published: sequence, offset, size,
+                      checksum of the index, checksum of the place itself
+    2560   blocks     bytes of arrays, and indexes, in the order they were written
+
+The index is JSON: a document, and for each array its dtype, its shape and its blocks, each with offset, size and
+checksum. A first save writes a temporary file, syncs it, and renames it. Later saves of the same buffer append what
+has changed and a new index, sync, and then write the other slot: whatever happens on the way, the last published state
+is there. All sizes are checked against the size of the file before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import json
+import os
+import secrets
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+VERSION = 1
+"""Version of the format that is written. Every version up to this one is read."""
+
+BLOCK = 1 << 18
+"""Bytes of a block, unless an array has very many."""
+
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+_MAGIC = b"\x89sb3xb\r\n"
+_HEADER = struct.Struct("<8sI8s16s")
+_PLACE = struct.Struct("<QQQ12s")
+_SECTOR = 512
+_START = 5 * _SECTOR
+_MOST_BLOCKS = 1 << 15  # of one array
+_INDEX_BYTES = 1 << 27  # at most
+_LARGE = 1 << 28  # bytes from which progress is shown
+_NUMBERS = "biufc"
+
+
+class DamagedFileError(ValueError):
+    """A file that is not what was saved: damaged, cut short, or never a saved buffer."""
+
+
+class Block(NamedTuple):
+    """Where some bytes of an array lie."""
+
+    offset: int
+    size: int
+    digest: str
+
+
+@dataclass
+class Checkpoint:
+    """A published state of a file, as the one who wrote or read it remembers it.
+
+    Attributes:
+        token: which file it is.
+        sequence: how many states were published in it.
+        end: where the next block goes.
+        live: bytes that this state needs.
+        blocks: those of each array, by name.
+        notes: what else the writer wants to remember.
+    """
+
+    token: bytes
+    sequence: int
+    end: int
+    live: int
+    blocks: dict[str, list[Block]]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Writer:
+    """Appends arrays to a file; those blocks that `before` has already are not written again."""
+
+    def __init__(self, file: FileIO, at: int, before: Checkpoint | None, progress: Callable[[int], object]) -> None:
+        self.at = at
+        self.arrays: dict[str, dict[str, Any]] = {}
+        self.live = 0
+        self._file = file
+        self._before = {} if before is None else before.blocks
+        self._progress = progress
+
+    def array(
+        self,
+        name: str,
+        array: NDArray[Any],
+        *,
+        block_bytes: int | None = None,
+        changed: Callable[[int, int], bool] | None = None,
+    ) -> str:
+        """Write an array of numbers, and return its name for the document.
+
+        Args:
+            name: unique in the document, and the same for the same array the next time.
+            array: what to write.
+            block_bytes: where to cut it. None: as suits its size.
+            changed: whether the bytes from here to there may have changed since. None: it is found out by checksum.
+        """
+        if name in self.arrays:
+            raise ValueError(f"two arrays are named {name!r}")
+        if not _holds_numbers(array.dtype):
+            raise TypeError(f"{name} is an array of {array.dtype}: only numbers can be saved")
+        known = self._before.get(name, [])
+        items = max(1, (block_bytes or block_size(array.nbytes)) // array.itemsize)
+        flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+        blocks: list[Block] = []
+        for i, start in enumerate(range(0, array.size, items)):
+            stop = min(start + items, array.size)
+            size = (stop - start) * array.itemsize
+            old = known[i] if i < len(known) and known[i].size == size else None
+            if old is None or changed is None or changed(start * array.itemsize, stop * array.itemsize):
+                memory = np.ascontiguousarray(flat[start:stop]).view(np.uint8)
+                digest = checksum(memory)
+                if old is None or old.digest != digest:
+                    old = Block(self.at, size, digest)
+                    self.write(memory)
+            blocks.append(old)
+            self._progress(size)
+        described = array.dtype.str if array.dtype.names is None else [list(part) for part in array.dtype.descr]
+        self.arrays[name] = {"dtype": described, "shape": list(array.shape), "blocks": blocks}
+        self.live += array.nbytes
+        return name
+
+    def write(self, memory: Any) -> None:
+        """Append bytes."""
+        at, view = self.at, memoryview(memory).cast("B")
+        self._file.seek(at)
+        while view:
+            written = self._file.write(view) or 0
+            view, at = view[written:], at + written
+        self.at = at
+
+
+class Reader:
+    """A published state of a file.
+
+    Raises:
+        DamagedFileError: there is none, or it is not as it was written.
+    """
+
+    def __init__(self, file: FileIO, path: Path) -> None:
+        self._file, self._path = file, path
+        self.size = os.fstat(file.fileno()).st_size
+        self.token = self._read_header()
+        self.sequence, at, size, digest = self._read_place()
+        if size > _INDEX_BYTES:
+            raise self.damaged(f"its index claims {size:,} bytes")
+        index = np.empty(self._within(at, size), np.uint8)
+        self._read_into(at, index)
+        if checksum(index) != digest:
+            raise self.damaged("the checksum of its index is wrong")
+        try:
+            parsed = from_json(index)
+            self.document: Any = parsed["document"]
+            self.arrays: dict[str, dict[str, Any]] = parsed["arrays"]
+            self.blocks = {name: [Block(*block) for block in entry["blocks"]] for name, entry in self.arrays.items()}
+            ends = [block.offset + block.size for blocks in self.blocks.values() for block in blocks]
+            self.live = sum(block.size for blocks in self.blocks.values() for block in blocks)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self.damaged(f"its index makes no sense: {error}") from error
+        if self.live > self.size or not all(type(end) is int and _START <= end <= self.size for end in ends):
+            raise self.damaged("its index claims more bytes than the file has")
+        self.end = max([at + size, *ends])
+        self._progress: Callable[[int], object] = _silent
+
+    def checkpoint(self) -> Checkpoint:
+        """Return what a later save needs to go on with this file."""
+        return Checkpoint(self.token, self.sequence, self.end, self.live, self.blocks)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Show how much is read, where it is much."""
+        with _progress(self.live, f"Loading {self._path.name}") as self._progress:
+            yield
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Return an array, checked.
+
+        Raises:
+            DamagedFileError: it is not as it was written.
+        """
+        try:
+            entry, blocks = self.arrays.pop(name), self.blocks[name]  # once: what is allocated is no more than the file
+            described = entry["dtype"]
+            dtype = np.dtype(described if isinstance(described, str) else [tuple(part) for part in described])
+            shape = tuple(entry["shape"])
+            if not _holds_numbers(dtype) or not all(type(n) is int and n >= 0 for n in shape):
+                raise ValueError(f"{dtype}, {shape}")
+            total = prod(shape) * dtype.itemsize
+        except (ValueError, TypeError, KeyError, SyntaxError) as error:
+            raise self.damaged(f"{name} makes no sense: {error}") from error
+        if total != sum(block.size for block in blocks):
+            raise self.damaged(f"{name} is not as large as it says")
+        memory, at = np.empty(total, np.uint8), 0
+        for block in blocks:
+            part = memory[at : at + self._within(block.offset, block.size)]
+            self._read_into(block.offset, part)
+            if checksum(part) != block.digest:
+                raise self.damaged(f"a checksum of {name} is wrong")
+            at += block.size
+            self._progress(block.size)
+        return memory if dtype == np.uint8 and len(shape) == 1 else memory.view(dtype).reshape(shape)
+
+    def damaged(self, problem: str) -> DamagedFileError:
+        """Return the error that says so."""
+        return DamagedFileError(f"{self._path} is damaged or was not saved by this package: {problem}")
+
+    def _read_header(self) -> bytes:
+        head = np.zeros(_SECTOR, np.uint8)
+        if self.size < _START:
+            raise self.damaged(f"it has {self.size} bytes only")
+        self._read_into(0, head)
+        magic, version, order, token = _HEADER.unpack_from(head.data)
+        if magic != _MAGIC:
+            raise self.damaged("it does not begin as saved buffers do")
+        if bytes(head[_HEADER.size : _HEADER.size + 12]) != bytes.fromhex(checksum(head[: _HEADER.size])):
+            raise self.damaged("the checksum of its header is wrong")
+        if version > VERSION:
+            raise ValueError(
+                f"{self._path} has format version {version}, this package reads up to {VERSION}: update it"
+            )
+        if order.rstrip(b"\0").decode("ascii") != sys.byteorder:
+            raise ValueError(f"{self._path} was written on a machine of another byte order, and cannot be read here")
+        return bytes(token)
+
+    def _read_place(self) -> tuple[int, int, int, str]:
+        places = np.zeros((4, _SECTOR), np.uint8)
+        self._read_into(_SECTOR, places.reshape(-1))
+        found = [_unpack_place(place) for place in places]
+        newest = max((place for place in found if place is not None), default=None)
+        if newest is None:
+            raise self.damaged("it does not say where its index is")
+        return newest
+
+    def _within(self, at: int, size: int) -> int:
+        if not (type(at) is int and type(size) is int and _START <= at <= self.size and 0 <= size <= self.size - at):
+            raise self.damaged(f"it has {self.size:,} bytes, and claims {size} at {at}")
+        return size
+
+    def _read_into(self, at: int, out: NDArray[np.uint8]) -> None:
+        self._file.seek(at)
+        view = out.data
+        while view:
+            got = self._file.readinto(view)
+            if not got:
+                raise self.damaged("it is cut short")
+            view = view[got:]
+
+
+def write(
+    path: Path,
+    describe: Callable[[Writer], Any],
+    before: Checkpoint | None = None,
+    total: int = 0,
+) -> Checkpoint:
+    """Save what `describe` writes and returns as a document. Whole or not at all: until then `path` stays as it is.
+
+    Args:
+        path: the file.
+        describe: called once; it may hold a lock, since syncing and publishing comes later.
+        before: what is known of this file. If that is still what it holds, only what has changed is written.
+        total: about how many bytes there are, for a progress bar.
+
+    Raises:
+        OSError: no room, no permission, another process is saving to this file.
+    """
+    try:
+        with _progress(total, f"Saving {path.name}") as progress:
+            if before is not None and before.end < 2 * before.live + 64 * BLOCK:  # else much of the file is dead
+                published = _append(path, describe, before, progress)
+                if published is not None:
+                    return published
+            return _replace(path, describe, progress)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"no room to save ({os.strerror(error.errno)}); what was saved before is intact, and so is the buffer",
+            str(path),
+        ) from error
+
+
+def _replace(path: Path, describe: Callable[[Writer], Any], progress: Callable[[int], object]) -> Checkpoint:
+    """Write a new file, and then give it the name of the old one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    token = secrets.token_bytes(16)
+    head = _HEADER.pack(_MAGIC, VERSION, sys.byteorder.encode("ascii"), token)
+    head += bytes.fromhex(checksum(np.frombuffer(head, np.uint8)))
+    with _locked(temporary, os.O_RDWR | os.O_CREAT) as file:
+        try:
+            file.truncate(0)
+            writer = Writer(file, 0, None, progress)
+            writer.write(head.ljust(_START, b"\0"))
+            place = _write_index(file, writer, describe, 1)
+            published = _publish(file, writer, place, token, 1)
+            if _fcntl is None:
+                file.close()  # Windows renames no open file
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    _sync_folder(path.parent)
+    return published
+
+
+def _append(
+    path: Path, describe: Callable[[Writer], Any], before: Checkpoint, progress: Callable[[int], object]
+) -> Checkpoint | None:
+    """Write what has changed to the end of the file, then publish it; None if the file is not that of `before`."""
+    try:
+        with _locked(path, os.O_RDWR) as file:
+            found = Reader(file, path)
+            if (found.token, found.sequence) != (before.token, before.sequence):
+                return None
+            sequence = before.sequence + 1
+            try:
+                file.truncate(before.end)
+                writer = Writer(file, before.end, before, progress)
+                place = _write_index(file, writer, describe, sequence)
+            except BaseException:
+                file.truncate(before.end)
+                raise
+            return _publish(file, writer, place, before.token, sequence)
+    except (FileNotFoundError, DamagedFileError):
+        return None
+
+
+def _write_index(file: FileIO, writer: Writer, describe: Callable[[Writer], Any], sequence: int) -> bytes:
+    """Write everything but what publishes it, which is returned."""
+    document = describe(writer)
+    index = to_json({"document": document, "arrays": writer.arrays})
+    if len(index) > _INDEX_BYTES:
+        raise ValueError(f"the index has {len(index):,} bytes, more than {_INDEX_BYTES:,}: too much that is no array")
+    place = _PLACE.pack(sequence, writer.at, len(index), bytes.fromhex(checksum(np.frombuffer(index, np.uint8))))
+    writer.write(index)
+    os.fsync(file.fileno())
+    return place + bytes.fromhex(checksum(np.frombuffer(place, np.uint8)))
+
+
+def _publish(file: FileIO, writer: Writer, place: bytes, token: bytes, sequence: int) -> Checkpoint:
+    end = writer.at
+    for copy in (0, 1):
+        writer.at = _SECTOR * (1 + 2 * (sequence % 2) + copy)
+        writer.write(place)
+    os.fsync(file.fileno())
+    blocks = {name: entry["blocks"] for name, entry in writer.arrays.items()}
+    return Checkpoint(token, sequence, end, writer.live, blocks)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Reader]:
+    """Open a file to read the state that was published last.
+
+    Raises:
+        DamagedFileError: there is none.
+    """
+    with FileIO(path, "r") as file:
+        reader = Reader(file, path)
+        with reader.progress():
+            yield reader
+
+
+def to_json(document: Any) -> bytes:
+    """Return the text of a document; the same for the same document."""
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def from_json(text: NDArray[np.uint8]) -> Any:
+    """Return the document of a text."""
+    return json.loads(text.tobytes())
+
+
+def checksum(memory: NDArray[np.uint8]) -> str:
+    """Return 96 bits that change when any byte does: a CRC-32, and a sum of weighted 8-byte words.
+
+    Two blocks are compared by it when a save looks for what has changed, so a CRC alone would be too short. The words
+    are folded first: bits above the weights' reach would cancel each other out.
+    """
+    crc = zlib.crc32(memory.data)
+    n = memory.size // 8
+    words = memory[: 8 * n].view("<u8")
+    folded = words >> np.uint64(32)
+    folded ^= words
+    total = 0
+    for start in range(0, n, _PERIOD):
+        part = folded[start : start + _PERIOD]
+        weighted = int(np.multiply(part, _weights()[: part.size]).sum(dtype=np.uint64))
+        total = (total * _AGAIN + weighted) % (1 << 64)
+    rest = int.from_bytes(memory[8 * n :].tobytes(), "little")
+    total = (total + rest * _AGAIN + memory.size) % (1 << 64)
+    return f"{crc:08x}{total:016x}"
+
+
+_PERIOD = 1 << 12  # words; the weights begin again
+_AGAIN = 0xD1342543DE82EF95
+
+
+@functools.cache
+def _weights() -> NDArray[np.uint64]:
+    """Return odd weights: the sequence of splitmix64 from 0."""
+    state = (np.arange(1, _PERIOD + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (state ^ (state >> np.uint64(31))) | np.uint64(1)
+
+
+def block_size(n_bytes: int) -> int:
+    """Return how many bytes the blocks of an array of `n_bytes` have."""
+    size = BLOCK
+    while n_bytes > size * _MOST_BLOCKS:
+        size *= 2
+    return size
+
+
+def _holds_numbers(dtype: np.dtype[Any]) -> bool:
+    parts = [dtype] if dtype.fields is None else [part for part, *_ in dtype.fields.values()]
+    return all(part.kind in _NUMBERS for part in parts)
+
+
+def _unpack_place(place: NDArray[np.uint8]) -> tuple[int, int, int, str] | None:
+    packed = place[: _PLACE.size]
+    if bytes(place[_PLACE.size : _PLACE.size + 12]) != bytes.fromhex(checksum(packed)) or not packed.any():
+        return None
+    sequence, at, size, digest = _PLACE.unpack(packed.tobytes())
+    return sequence, at, size, digest.hex()
+
+
+@contextmanager
+def _locked(path: Path, flags: int) -> Iterator[FileIO]:
+    """Open a file that no other process saves to meanwhile."""
+    while True:
+        file = FileIO(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666), "r+")
+        try:
+            if _fcntl is not None:
+                _fcntl.flock(file.fileno(), _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+            try:
+                if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # renamed since it was opened
+                    continue
+            except FileNotFoundError:
+                continue
+            yield file
+            return
+        except BlockingIOError as error:
+            raise OSError(errno.EAGAIN, "another process is saving to this file", str(path)) from error
+        finally:
+            if _fcntl is not None:
+                _fcntl.flock(file.fileno(), _fcntl.LOCK_UN)  # a forked child may have the file open, too
+            file.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _silent(n: int) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def _progress(total: int, what: str) -> Iterator[Callable[[int], object]]:
+    """Give something to call with bytes that are done; it shows a bar where much is to do, tqdm is there to draw it."""
+    if total < _LARGE:
+        yield _silent
+        return
+    try:
+        tqdm = importlib.import_module("tqdm").tqdm
+    except ImportError:
+        yield _silent
+        return
+    with tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        yield bar.update

@@ -1,0 +1,459 @@
+"""Values and stores as documents for a file, and back. Only what is named here is ever made of a file.
+
+A value that JSON has stands for itself; any other is a dict of one entry, its kind. Of a store the file holds what
+cannot be computed: payloads, where they are, ids, what the codec has learned. Counts and free places are computed from
+the ids, and everything that is used as an index is checked: nothing in a file can make a kernel read elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import Codec
+from sb3_extra_buffers.codecs.base import Coder
+from sb3_extra_buffers.codecs.registry import CODECS, FILTERS
+from sb3_extra_buffers.codecs.spans import Spans
+from sb3_extra_buffers.frames import checks, files
+from sb3_extra_buffers.frames.array import FrameArray
+from sb3_extra_buffers.frames.files import Checkpoint, Reader, Writer
+from sb3_extra_buffers.frames.heap import Budget, Heap
+from sb3_extra_buffers.frames.layout import Layout
+from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
+from sb3_extra_buffers.frames.spill import SpilledHeap
+from sb3_extra_buffers.frames.store import FrameStore
+
+Encode = Callable[[Any, Any, str], Any]
+"""`(value, encoder, where)` to a document, for kinds of values that are not known here; or NotImplemented."""
+
+Decode = Callable[[str, Any, Any], Any]
+"""`(kind, content, decoder)` to a value, or NotImplemented."""
+
+_OBJECTS = 4096  # of an array of objects, in one block of JSON
+_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Spans)}}
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class WrongClassError(TypeError):
+    """A file that holds something else than what was asked for."""
+
+
+class Encoder:
+    """Writes values: numbers and bytes of arrays to the file, all else to the document it returns."""
+
+    def __init__(self, writer: Writer, stores: list[ObservationStore], known: Checkpoint | None, extra: Encode) -> None:
+        self.writer = writer
+        self.stores = stores
+        self.heaps: dict[str, tuple[weakref.ref[Heap], int]] = {}  # by name, and their marks
+        self._marked = {} if known is None else known.notes
+        self._extra = extra
+
+    def value(self, value: Any, where: str) -> Any:
+        """Return a document of `value`.
+
+        Raises:
+            TypeError: a kind of value that cannot be saved; it says where it is.
+        """
+        if type(value) in _PLAIN:
+            return value
+        if type(value) is list:
+            return [self.value(part, f"{where}[{i}]") for i, part in enumerate(value)]
+        if type(value) is tuple:
+            return {"tuple": [self.value(part, f"{where}[{i}]") for i, part in enumerate(value)]}
+        if type(value) is deque:
+            return {"deque": [[self.value(part, f"{where}[{i}]") for i, part in enumerate(value)], value.maxlen]}
+        if type(value) is dict:
+            pairs = [[self.value(k, where), self.value(v, f"{where}[{k!r}]")] for k, v in value.items()]
+            return {"dict": pairs}
+        if type(value) in (bytes, bytearray):
+            return {"bytes": self.writer.array(where, np.frombuffer(value, np.uint8))}
+        if type(value) is FrameArray:
+            return {"observations": self._observations(value, where)}
+        if type(value) is np.ndarray:
+            return self._array(value, where)
+        if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+            return {"number": [value.dtype.str, value.tobytes().hex()]}
+        if isinstance(value, np.dtype):
+            return {"dtype": value.str}
+        if isinstance(value, type) and issubclass(value, np.generic):
+            return {"type": np.dtype(value).str}
+        found = self._extra(value, self, where)
+        if found is NotImplemented:
+            raise TypeError(
+                f"{where} is a {type(value).__name__}, which cannot be saved: numbers, strings, arrays, and lists, "
+                "dicts, tuples and deques of these can"
+            )
+        return found
+
+    def store(self, store: ObservationStore, where: str) -> dict[str, Any]:
+        """Return a document of a store; arrays over it are values like others."""
+        store.collect()
+        settings = {**store._settings, "obs_shape": store.obs_shape, "dtype": store.dtype, "storage": store.storage}
+        settings |= {"method": store.method, "frame_stack": store.frame_stack, "streams": store.streams}
+        return {
+            "settings": self.value({**settings, "output": store.output}, where),
+            "layout": [store.layout.stack, store.layout.axis],
+            "planned": store.planned,
+            "writes": store.writes,
+            "found": None if store.found is None else list(store.found),
+            "codec": _codec_document(store.codec, self, where),
+            "frames": self._frames(store.frames, where),
+        }
+
+    def _frames(self, frames: Any, where: str) -> dict[str, Any]:
+        if not isinstance(frames, FrameStore):  # dense cells on a device
+            state = {key: value for key, value in frames.__getstate__().items() if key in ("cells", "device")}
+            return {"dense": self.value(state, f"{where}/dense")}
+        names = ("offsets", "lengths", "references", "recent_ids")
+        heap, name = frames.heap, f"{where}/heap"
+        return {
+            "codec": _codec_document(frames.coder.codec, self, where),
+            "coder": self._coder(frames.coder, f"{where}/coder"),
+            "arrays": {key: self.writer.array(f"{where}/{key}", getattr(frames, key)) for key in names},
+            "heap": self._heap(heap, name),
+            "open": [heap.segment, heap.at],
+        }
+
+    def _heap(self, heap: Heap, name: str) -> str:
+        """Write the payloads; since the last save, only segments were written to that were opened, or open then."""
+        known, mark = self._marked.get(name, (None, 0))
+        data = heap.data[: heap.n_segments * heap.segment_bytes]
+        segments = max(1, files.block_size(data.size) // heap.segment_bytes)
+        same = known is not None and known() is heap
+        written = heap.written_since(mark) if same else None
+
+        def changed(start: int, stop: int) -> bool:
+            if isinstance(heap, SpilledHeap):
+                heap.relax()
+            return written is None or bool(written[start // heap.segment_bytes : -(-stop // heap.segment_bytes)].any())
+
+        self.heaps[name] = weakref.ref(heap), heap.mark()
+        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed)
+
+    def _coder(self, coder: Coder, where: str) -> dict[str, Any]:
+        state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
+        return {
+            key: {"coder": self._coder(value, f"{where}/{key}")}
+            if isinstance(value, Coder)
+            else self.value(value, f"{where}/{key}")
+            for key, value in state.items()
+            if key not in checks.STRUCTURE
+        }
+
+    def _observations(self, array: FrameArray, where: str) -> list[Any]:
+        number = next((i for i, store in enumerate(self.stores) if store is array.store), None)
+        if number is None:
+            raise TypeError(f"{where} is a compressed array of another buffer: it cannot be saved with this one")
+        return [number, array._table.number, self.writer.array(where, array._ids)]
+
+    def _array(self, array: NDArray[Any], where: str) -> dict[str, Any]:
+        if array.dtype != object:
+            return {"array": self.writer.array(where, array)}
+        parts = []
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, _OBJECTS):
+            chunk = flat[start : start + _OBJECTS].tolist()
+            text = files.to_json([self.value(one, f"{where}[{start + i}]") for i, one in enumerate(chunk)])
+            parts.append(self.writer.array(f"{where}/{start}", np.frombuffer(text, np.uint8)))
+        return {"objects": [list(array.shape), parts]}
+
+
+class Decoder:
+    """Makes values of documents.
+
+    Raises:
+        DamagedFileError: what the file says makes no sense.
+    """
+
+    def __init__(self, reader: Reader, extra: Decode) -> None:
+        self.reader = reader
+        self.stores: list[ObservationStore] = []
+        self.heaps: dict[str, Heap] = {}
+        self._tables: list[tuple[int, IdTable]] = []
+        self._extra = extra
+
+    def value(self, document: Any) -> Any:
+        """Return the value that was saved."""
+        if type(document) in _PLAIN:
+            return document
+        if type(document) is list:
+            return [self.value(part) for part in document]
+        ((kind, content),) = document.items()
+        if kind == "tuple":
+            return tuple(self.value(part) for part in content)
+        if kind == "deque":
+            return deque([self.value(part) for part in content[0]], maxlen=content[1])
+        if kind == "dict":
+            return {self.value(key): self.value(part) for key, part in content}
+        if kind == "bytes":
+            return self.reader.array(content).tobytes()
+        if kind == "array":
+            return self.reader.array(content)
+        if kind == "objects":
+            return self._objects(*content)
+        if kind == "observations":
+            return self._observations(*content)
+        if kind == "number":
+            return np.frombuffer(bytes.fromhex(content[1]), checks.number_dtype(content[0]))[0]
+        if kind == "dtype":
+            return checks.number_dtype(content)
+        if kind == "type":
+            return checks.number_dtype(content).type
+        found = self._extra(kind, content, self)
+        if found is NotImplemented:
+            raise ValueError(f"there is no kind of value {kind!r}")
+        return found
+
+    def store(self, document: dict[str, Any], opened: Callable[..., ObservationStore]) -> None:
+        """Make a store, with `opened(obs_shape, dtype, **settings)`; arrays over it are to come."""
+        settings = self.value(document["settings"])
+        checks.settings(settings)
+        settings.pop("item_bytes")
+        store = opened(settings.pop("obs_shape"), settings.pop("dtype"), **settings)
+        stack, axis = document["layout"]
+        checks.layout(stack, axis)
+        store.layout = Layout(store.obs_shape, store.storage, stack, axis)
+        store.planned, store.writes = document["planned"] is True, checks.integer(document["writes"])
+        if document["found"] is not None:
+            checks.layout(*document["found"])
+            store.found = tuple(document["found"])
+        store.codec = self._codec(document["codec"])
+        saved = document["frames"]
+        if "dense" in saved:
+            state = self.value(saved["dense"])
+            state |= {"frame_bytes": store.layout.frame_bytes, "lock": store.lock}
+            checks.cells(state["cells"], store.layout.frame_bytes)
+            store.frames.__setstate__({**state, "counts": np.ones(1, np.uint32), "free": np.zeros(0, np.int64)})
+        else:
+            store.budget.owners.discard(store.frames)
+            store.frames = store._open(self._codec(saved["codec"]), store.layout)
+            self._fill(store.frames, saved)
+        self.stores.append(store)
+
+    def finish(self) -> None:
+        """Count the frames that the arrays refer to."""
+        for store in self.stores:
+            tables = [(number, table) for number, table in self._tables if table.store is store]
+            for number, table in tables:
+                table.number = number
+            store.n_tables = max((number for number, _ in tables), default=0)
+            _count(store.frames, [table.ids for _, table in tables])
+
+    def _fill(self, frames: FrameStore, saved: dict[str, Any]) -> None:
+        arrays = {name: self.reader.array(saved["arrays"][name]) for name in saved["arrays"]}
+        checks.tables(arrays, frames.stack)
+        heap = frames.heap
+        name = saved["heap"]
+        heap.data = self.reader.array(name)
+        heap.n_segments = heap.data.size // heap.segment_bytes + 1  # the last one may not have a byte yet
+        heap.segment, heap.at = map(checks.integer, saved["open"])
+        checks.heap(heap)
+        heap.limit = (heap.segment + 1) * heap.segment_bytes
+        heap.alive = np.zeros(heap.n_segments, np.int64)
+        heap.opened = np.zeros(heap.n_segments, np.uint32)
+        self._restore_coder(frames.coder, saved["coder"])
+        vars(frames).update(arrays)
+        self.heaps[name] = heap
+
+    def _restore_coder(self, coder: Coder, saved: dict[str, Any]) -> None:
+        state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
+        if saved.keys() != state.keys() - set(checks.STRUCTURE):
+            raise ValueError(f"the state of a {type(coder).__name__} is not {', '.join(saved)}")
+        for key, content in saved.items():
+            known = state[key]
+            if isinstance(known, Coder):
+                self._restore_coder(known, content["coder"])
+            else:
+                state[key] = checks.alike(self.value(content), known, key)
+        checks.coder(coder, state)
+        if hasattr(coder, "__setstate__"):
+            coder.__setstate__(state)
+        else:
+            vars(coder).update(state)
+
+    def _codec(self, document: Any) -> Codec:
+        name, settings = document
+        values = {
+            key: self._codec(content["codec"]) if type(content) is dict and "codec" in content else self.value(content)
+            for key, content in settings.items()
+        }
+        return _CODECS[name](**values)
+
+    def _observations(self, number: int, made: int, name: str) -> FrameArray:
+        store = self.stores[checks.integer(number)]
+        ids = self.reader.array(name)
+        checks.ids(ids, store.layout.stack)
+        table = IdTable(store, ids)
+        self._tables.append((checks.integer(made), table))
+        return FrameArray(table)
+
+    def _objects(self, shape: list[int], parts: list[str]) -> NDArray[Any]:
+        values = [self.value(one) for part in parts for one in files.from_json(self.reader.array(part))]
+        array = np.empty(len(values), object)
+        array[:] = values
+        return array.reshape(shape)
+
+
+class _Known:
+    """What this process has saved of one buffer: a checkpoint for each path, and who is saving."""
+
+    def __init__(self) -> None:
+        self.saving = threading.Lock()
+        self.checkpoints: dict[Path, Checkpoint] = {}
+
+
+_known: weakref.WeakKeyDictionary[Lock, _Known] = weakref.WeakKeyDictionary()
+
+
+def _forget_all() -> None:
+    """A forked child begins anew: its parent goes on with the files it knows."""
+    global _known
+    _known = weakref.WeakKeyDictionary()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def save(
+    path: str | os.PathLike[str],
+    lock: Lock,
+    stores: list[ObservationStore],
+    describe: Callable[[Encoder], Any],
+    extra: Encode,
+    total: int = 0,
+) -> None:
+    """Write what `describe` says, under `lock`, to a file: whole or not at all.
+
+    Args:
+        path: the file. If it holds what was saved of the same buffer before, only what has changed is written.
+        lock: the buffer's.
+        stores: those that its arrays may refer to.
+        describe: returns a document.
+        extra: for kinds of values that are not known here.
+        total: about how many bytes.
+    """
+    where = Path(path).absolute()
+    known = _known.setdefault(lock, _Known())
+    with known.saving:
+        before = known.checkpoints.get(where)
+        notes: dict[str, Any] = {}
+
+        def document(writer: Writer) -> Any:
+            with lock:
+                encoder = Encoder(writer, stores, before, extra)
+                found = {"stores": [encoder.store(store, f"stores/{i}") for i, store in enumerate(stores)]}
+                found["content"] = describe(encoder)
+                notes.update(encoder.heaps)
+                return found
+
+        published = files.write(where, document, before, total + sum(store.nbytes for store in stores))
+        published.notes = notes
+        known.checkpoints[where] = published
+
+
+@contextmanager
+def loading(path: str | os.PathLike[str], extra: Decode) -> Iterator[tuple[Any, Decoder, Callable[[Lock], None]]]:
+    """Read a file: gives the document that `describe` returned, a decoder, and what to call when all is read.
+
+    Raises:
+        DamagedFileError: the file is not what was saved.
+    """
+    where = Path(path).absolute()
+    with files.reading(where) as reader:
+        decoder = Decoder(reader, extra)
+        before = reader.checkpoint()
+
+        def finish(lock: Lock) -> None:
+            decoder.finish()
+            before.notes = {name: (weakref.ref(heap), heap.mark()) for name, heap in decoder.heaps.items()}
+            _known.setdefault(lock, _Known()).checkpoints[where] = before
+
+        try:
+            yield reader.document, decoder, finish
+        except (files.DamagedFileError, WrongClassError, ImportError, MemoryError, OSError):
+            raise
+        except Exception as error:  # of checks, constructors, libraries: what the file says makes no sense
+            raise reader.damaged(f"{type(error).__name__}: {error}") from error
+
+
+def _codec_document(codec: Codec, encoder: Encoder, where: str) -> list[Any]:
+    own = {field.name: getattr(codec, field.name) for field in fields(codec)}
+    return [
+        codec.name,
+        {
+            key: {"codec": _codec_document(value, encoder, where)}
+            if isinstance(value, Codec)
+            else encoder.value(value, f"{where}/codec/{key}")
+            for key, value in own.items()
+        },
+    ]
+
+
+def _count(frames: Any, tables: list[NDArray[np.uint32]]) -> None:
+    """Compute what follows from the ids: how often each is referred to, and what is free."""
+    n = len(frames.cells) if not isinstance(frames, FrameStore) else len(frames.offsets)
+    counts = np.zeros(n, np.int64)
+    recent: list[NDArray[Any]] = [frames.recent_ids] if isinstance(frames, FrameStore) else []
+    for ids in (*tables, *recent):
+        if ids.size and not 0 <= ids.min() <= ids.max() < n:
+            raise ValueError("an id is of no frame")
+        counts += np.bincount(ids.reshape(-1), minlength=n)
+    counts[0] = 1
+    frames.counts = counts.astype(np.uint32)
+    free = np.flatnonzero(counts == 0)[::-1]
+    if not isinstance(frames, FrameStore):
+        frames.free = free
+        return
+    heap, alive = frames.heap, np.flatnonzero(counts[1:]) + 1
+    checks.payloads(frames, alive)
+    frames.n_free, frames.free = len(free), np.zeros(n, np.uint32)
+    frames.free[: len(free)] = free
+    heap.alive = np.bincount(frames.offsets[alive] // heap.segment_bytes, minlength=heap.n_segments)
+    heap.free = [segment for segment in np.flatnonzero(heap.alive == 0)[::-1].tolist() if segment != heap.segment]
+    last = np.zeros((*frames.recent_ids.shape, 8 * frames.n_words), np.uint8)
+    decoded = np.empty((frames.recent_ids.size, frames.frame_bytes), np.uint8)
+    frames.take(frames.recent_ids.reshape(-1), decoded)
+    last[..., : frames.frame_bytes] = decoded.reshape(*frames.recent_ids.shape, -1)
+    frames.recent = last.view(np.uint64)
+    frames.__setstate__({})
+
+
+def save_array(array: FrameArray, path: str | os.PathLike[str]) -> None:
+    """Save one array; see `CompressedArray.save`."""
+    store = array.store
+
+    def describe(encoder: Encoder) -> Any:
+        return {"class": "CompressedArray", "max_bytes": store.budget.max_bytes, "array": encoder.value(array, "array")}
+
+    save(path, store.lock, [store], describe, _nothing)
+
+
+def load_array(path: str | os.PathLike[str]) -> FrameArray:
+    """Return the array that was saved; see `CompressedArray.load`."""
+    lock = Lock()
+    with loading(path, _nothing) as (document, decoder, finish):
+        content = document["content"]
+        if content["class"] != "CompressedArray":
+            raise WrongClassError(f"{path} holds a {content['class']}: load it with that class")
+        budget = Budget(content["max_bytes"])
+        (store,) = document["stores"]
+        decoder.store(store, lambda *args, **settings: ObservationStore(*args, budget=budget, lock=lock, **settings))
+        array: FrameArray = decoder.value(content["array"])
+        finish(lock)
+    return array
+
+
+def _nothing(*args: Any) -> Any:
+    return NotImplemented
