@@ -5,6 +5,7 @@ from sb3_extra_buffers.recording.buffers import (
     DummyRecordBuffer,
     FramelessRecordBuffer,
     RecordBuffer,
+    Steps,
 )
 
-__all__ = ["BaseRecordBuffer", "DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer"]
+__all__ = ["BaseRecordBuffer", "DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer", "Steps"]
