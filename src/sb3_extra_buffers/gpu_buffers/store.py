@@ -1,0 +1,372 @@
+"""`DeviceObservations`: an observation store that batches are read from on the device."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import Codec
+from sb3_extra_buffers.frames.array import FrameArray
+from sb3_extra_buffers.frames.heap import StoreFullError
+from sb3_extra_buffers.frames.layout import Layout
+from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
+from sb3_extra_buffers.frames.store import Ids
+from sb3_extra_buffers.gpu_buffers.dense import DenseFrames
+from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
+from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames
+from sb3_extra_buffers.gpu_buffers.transfer import to_device
+from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
+
+_ALL = slice(None)
+_WAITING = 256
+"""Frames that wait for the next batch to be sampled, at most, before they are sent without one."""
+
+
+class HeapLimit:
+    """How many bytes of heap the stores of one buffer may take together on the device."""
+
+    def __init__(self, heap_bytes: int | None) -> None:
+        if heap_bytes is not None and (isinstance(heap_bytes, bool) or not isinstance(heap_bytes, int | np.integer)):
+            raise TypeError(f"heap_bytes is a number of bytes or None to grow as needed, not {heap_bytes!r}")
+        if heap_bytes is not None and heap_bytes < 1:
+            raise ValueError(f"heap_bytes is at least 1 or None to grow as needed, not {heap_bytes}")
+        self.heap_bytes = heap_bytes
+        self.taken: dict[int, int] = {}  # by store, numbered as they come
+
+    def check(self, store: int, extent: int) -> None:
+        """Say that a store needs `extent` bytes.
+
+        Raises:
+            StoreFullError: that is too much for all together.
+        """
+        if self.heap_bytes is None or extent <= self.taken[store]:
+            return
+        needed = sum(self.taken.values()) - self.taken[store] + extent
+        if needed > self.heap_bytes:
+            raise StoreFullError(
+                f"the observations need {needed:,} bytes of heap on the device, more than "
+                f"heap_bytes={self.heap_bytes:,}: raise it, or leave it out and the heap grows by itself"
+            )
+        self.taken[store] = extent
+
+
+class Placed(NamedTuple):
+    """Where the ids of a table lie on the device."""
+
+    ids: Ids  # the table's, as they were placed: the store replaces them when it plans anew
+    places: NDArray[np.int32]  # row of `device_ids` for each observation, `[*leading]`
+
+
+class DeviceObservations(ObservationStore):
+    """Compressed observations, mirrored to a device.
+
+    Args:
+        *args: arguments of `ObservationStore`.
+        limit: limit of the heap on the device, shared with other stores.
+        **settings: arguments of `ObservationStore`.
+    """
+
+    def __init__(self, *args: Any, limit: HeapLimit, **settings: Any) -> None:
+        self.device = torch.device("cpu")
+        self.limit = limit
+        self.number = len(limit.taken)
+        limit.taken[self.number] = 0
+        self._begin_anew()
+        super().__init__(*args, **settings)
+
+    def _begin_anew(self) -> None:
+        """Forget what the device has."""
+        self._mirror: Mirror | None = None
+        self._placed: weakref.WeakKeyDictionary[IdTable, Placed] = weakref.WeakKeyDictionary()
+        self._device_ids: torch.Tensor | None = None
+        self._written: list[tuple[NDArray[np.int32], Ids]] = []  # places and ids that the device does not have
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__getstate__().items() if key not in _ON_THE_DEVICE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._begin_anew()
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device decodes; else the host does, also until the first data have shown what suits them."""
+        return self.planned and type(self.codec) in ON_DEVICE
+
+    @property
+    def _places_ids(self) -> bool:
+        """Whether the device has the tables of ids."""
+        return self.on_device
+
+    def move(self, device: torch.device) -> None:
+        """Keep the observations on `device` from now on."""
+        self.device = device
+        self._begin_anew()
+        self._mirrored.forget_mirror()
+
+    def prepare(self) -> None:
+        """Store as `ObservationStore` does, and check that the device's heap is large enough.
+
+        Raises:
+            StoreFullError: `heap_bytes` is reached; the assignments are forgotten.
+        """
+        super().prepare()
+        try:
+            self._check_limit()
+        except StoreFullError:
+            self.rollback()
+            raise
+
+    def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:
+        """Store as `ObservationStore` does, and check that the device's heap is large enough.
+
+        Raises:
+            StoreFullError: `heap_bytes` is reached.
+        """
+        ids = super().put(obs, streams)
+        self._device_ids = None  # the caller will write them to a table
+        try:
+            self._check_limit()
+        except StoreFullError:
+            self.frames.release(ids)
+            raise
+        return ids
+
+    def publish(self) -> None:
+        """Make the prepared assignments show, here and, when a batch is sampled or many wait, on the device."""
+        prepared = self.prepared
+        super().publish()
+        if self.on_device:
+            for write, ids in prepared:
+                placed = self._placed.get(write.table)
+                if placed is not None:
+                    self._written.append((placed.places[write.index].reshape(-1), ids.reshape(-1, ids.shape[-1])))
+            if self._mirrored.n_unsent >= _WAITING:
+                self.refresh()
+
+    def refresh(self) -> Mirror:
+        """Send to the device what it does not have; returns the mirror there."""
+        frames, limit = self._mirrored, self.limit
+        if self._mirror is None or self._mirror.frames is not frames:
+            # All at once, if the limit is for this store alone.
+            self._mirror = Mirror(frames, self.device, limit.heap_bytes if len(limit.taken) == 1 else None)
+            self._device_ids = None
+            frames.forget_mirror()
+        mirror, arrays, n = self._mirror, [], 0
+        if frames.n_unsent:
+            ids = frames.take_unsent(None if limit.heap_bytes is None else limit.taken[self.number])
+            if ids.size:
+                arrays = mirror.outgoing(ids)
+                n = len(arrays)
+        if self._device_ids is None:
+            arrays = [*arrays, self._place_tables()]
+        elif self._written:
+            arrays = [*arrays, *self._outgoing_ids()]
+        self._written = []
+        if arrays:
+            sent = to_device(arrays, self.device)
+            if n:
+                mirror.receive(*sent[:n])
+            if self._device_ids is None:
+                self._device_ids = sent[n]
+            elif len(sent) > n:
+                self._device_ids.index_copy_(0, sent[n], sent[n + 1])
+        return mirror
+
+    def _place_tables(self) -> NDArray[np.int32]:
+        """Say where the ids of each table lie on the device, and return them as they lie there."""
+        self._placed.clear()
+        blocks, start = [np.zeros((0, self.layout.stack), np.uint32)], 0
+        for table in self.tables:
+            n = table.ids.size // self.layout.stack
+            places = np.arange(start, start + n, dtype=np.int32).reshape(table.ids.shape[:-1])
+            self._placed[table] = Placed(table.ids, places)
+            blocks.append(table.ids.reshape(n, -1))
+            start += n
+        return np.concatenate(blocks).view(np.int32)
+
+    def _outgoing_ids(self) -> list[NDArray[Any]]:
+        """Return places and ids that were written; where a place was written twice, the last ids."""
+        places = np.concatenate([places for places, _ in self._written])
+        ids = np.concatenate([ids for _, ids in self._written])
+        if len(set(places.tolist())) < len(places):  # the ring has come round
+            places, last = np.unique(places[::-1], return_index=True)
+            ids = ids[::-1][last]
+        return [places.astype(np.int64), ids.view(np.int32)]
+
+    def claim(self) -> None:
+        """Take the part of the limit that frames need which came from a file.
+
+        Raises:
+            StoreFullError: `heap_bytes` is not enough.
+        """
+        self._check_limit()
+
+    def _check_limit(self) -> None:
+        if self.limit.heap_bytes is not None and self.on_device:
+            self.limit.check(self.number, self._mirrored.unsent_end())
+
+    def choose(self, array: FrameArray, index: Any) -> Selection | None:
+        """Return which observations `array[index]` are, or None where the host has to say or to read them."""
+        parts = index if type(index) is tuple else (index,)
+        if type(parts[-1]) is slice and parts[-1] == _ALL:
+            parts = parts[:-1]
+        if not self.on_device or not all(type(part) is np.ndarray and part.dtype == np.int64 for part in parts):
+            return None
+        table, view = array._table, array._view
+        if view is not None or not self._places_ids:
+            ids = table.ids if view is None else view
+            return Selection(self, ids[parts].view(np.int32), None) if len(parts) < ids.ndim else None
+        placed = self._placed.get(table)
+        if placed is None or placed.ids is not table.ids or self._device_ids is None:
+            self._device_ids = None
+            self.refresh()
+            placed = self._placed[table]
+        return Selection(self, placed.places[parts], table) if len(parts) <= placed.places.ndim else None
+
+    def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
+        """Return the observations `[n, *obs_shape]` as a tensor on the device.
+
+        Args:
+            numbers: int32: places `[n]`, or ids `[n, stack]`.
+            are_places: which of the two.
+        """
+        mirror, layout = self.refresh(), self.layout
+        in_floats = self.storage == np.uint8 and self.output != "raw"
+        dtype = torch.float32 if in_floats else numpy_dtype_to_torch(self.storage)
+        shape = self.obs_shape
+        if layout.axis == -1 and layout.stack > 1:
+            *outer, channels = shape
+            shape = (layout.stack, *outer, channels // layout.stack)
+        obs = torch.empty((len(numbers), *shape), dtype=dtype, device=self.device)
+        ids, places = (self._device_ids, numbers) if are_places else (numbers.view(-1), None)
+        mirror.decode(ids, places, obs, in_floats, self.output == "normalized" and in_floats)  # type: ignore[arg-type]
+        if layout.axis == -1 and layout.stack > 1:
+            obs = obs.movedim(1, -2).contiguous().view(len(numbers), *self.obs_shape)
+        return obs if in_floats or self.storage == self.read_dtype else self._as_read(obs)
+
+    def _as_read(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return stored values as reading gives them."""
+        if self.output == "normalized":
+            return in_float(obs.to(numpy_dtype_to_torch(self.dtype)), True)
+        return obs.to(numpy_dtype_to_torch(self.read_dtype))
+
+    def device_tensors(self) -> dict[str, torch.Tensor]:
+        """Return what lies on the device, by name."""
+        if not self.on_device:
+            return {}
+        tensors = self.refresh().tensors
+        return tensors if self._device_ids is None else {**tensors, "ids": self._device_ids}
+
+    @property
+    def heap_used(self) -> int:
+        """Bytes of the device's heap up to the end of the last payload."""
+        return self.refresh().extent if self.on_device else 0
+
+    @property
+    def _mirrored(self) -> MirroredFrames:
+        frames: Any = self.frames
+        assert isinstance(frames, MirroredFrames)
+        return frames
+
+    def _open(self, codec: Codec, layout: Layout) -> MirroredFrames:
+        return MirroredFrames(layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
+
+
+_ON_THE_DEVICE = ("_mirror", "_placed", "_device_ids", "_written")
+
+
+class DenseObservations(DeviceObservations):
+    """Observations as they are, in a dense tensor on the device."""
+
+    on_device = True
+    _places_ids = False
+
+    def move(self, device: torch.device) -> None:
+        """Keep the observations on `device` from now on."""
+        self.device = device
+        self._dense.move(device)
+
+    def reserve(self) -> None:
+        """Make room for all that the arrays over this store can hold, and for what an `add` writes before it frees."""
+        cells = sum(table.ids.size for table in self.tables)
+        self._dense.reserve(cells + 2 * self.streams)
+
+    def prepare(self) -> None:
+        """Store as `ObservationStore` does."""
+        ObservationStore.prepare(self)
+
+    def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:
+        """Store as `ObservationStore` does."""
+        return ObservationStore.put(self, obs, streams)
+
+    def publish(self) -> None:
+        """Make the prepared assignments show."""
+        ObservationStore.publish(self)
+
+    def claim(self) -> None:
+        """Nothing to do: cells are not limited."""
+
+    def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
+        """Return the observations `[n, *obs_shape]` of int32 ids `[n, 1]` as a tensor on the device."""
+        cells = self._dense.cells.index_select(0, numbers.view(-1))
+        obs = cells.view(numpy_dtype_to_torch(self.storage)).view(len(numbers), *self.obs_shape)
+        if self.storage == np.uint8 and self.output != "raw":
+            return in_float(obs, self.output == "normalized")
+        return self._as_read(obs)
+
+    def device_tensors(self) -> dict[str, torch.Tensor]:
+        """Return what lies on the device, by name."""
+        return {"heap": self._dense.cells}
+
+    @property
+    def heap_used(self) -> int:
+        """Bytes of the cells in use."""
+        return self._dense.n_frames * self._dense.frame_bytes
+
+    @property
+    def _dense(self) -> DenseFrames:
+        frames: Any = self.frames
+        assert isinstance(frames, DenseFrames)
+        return frames
+
+    def _open(self, codec: Codec, layout: Layout) -> Any:
+        return DenseFrames(layout.frame_bytes, self.lock)
+
+
+class Selection:
+    """Observations of a batch that are chosen and not read yet; NumPy reads them if it is asked to.
+
+    Args:
+        store: where they are.
+        numbers: int32: places of a table on the device, `[n]`, or ids, `[n, stack]`.
+        table: the table, None for ids.
+    """
+
+    __slots__ = ("numbers", "store", "table")
+
+    def __init__(self, store: DeviceObservations, numbers: NDArray[np.int32], table: IdTable | None) -> None:
+        self.store = store
+        self.numbers = numbers
+        self.table = table
+
+    @property
+    def group(self) -> tuple[DeviceObservations, bool]:
+        """Selections that are equal here can be read together."""
+        return self.store, self.table is None
+
+    def decode(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the observations of `numbers`, of one selection or several of a group, as a tensor on the device."""
+        return self.store.decode(numbers, self.table is not None)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        store, ids = self.store, self.numbers.view(np.uint32)
+        if self.table is not None:
+            places = store._placed[self.table].places
+            ids = self.table.ids.reshape(-1, store.layout.stack)[self.numbers - places.flat[0]]
+        obs = store.take(ids.reshape(-1, ids.shape[-1])).reshape(*ids.shape[:-1], *store.obs_shape)
+        return obs.astype(dtype or obs.dtype, copy=False)

@@ -1,0 +1,103 @@
+"""From the host to a device without waiting: many arrays, one copy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
+
+_ALIGNMENT = 16
+_RING = 1 << 22  # bytes of pinned memory that small transfers go through in turn
+
+
+def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """Return new tensors with the values of `arrays` on `device`.
+
+    They are packed into pinned memory and copied in one transfer that the host does not wait for.
+    """
+    starts, end = [], 0
+    for array in arrays:
+        starts.append(end)
+        end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    packed, memory = _staging(device).memory(end)
+    for start, array in zip(starts, arrays, strict=True):
+        np.ndarray(array.shape, array.dtype, memory, start)[...] = array
+    moved = packed.to(device, non_blocking=True)
+    views: dict[np.dtype[Any], torch.Tensor] = {}
+    tensors = []
+    for start, array in zip(starts, arrays, strict=True):
+        dtype, shape = array.dtype, array.shape
+        view = views.get(dtype)
+        if view is None:
+            view = views[dtype] = moved.view(numpy_dtype_to_torch(dtype))
+        tensors.append(view.as_strided(shape, _strides(shape), start // dtype.itemsize))
+    return tensors
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the steps between the values of a contiguous tensor."""
+    if len(shape) < 3:  # of most fields
+        return () if not shape else (1,) if len(shape) == 1 else (max(shape[1], 1), 1)
+    inner = _strides(shape[1:])
+    return (inner[0] * max(shape[1], 1), *inner)
+
+
+class _Unpinned:
+    """Plain memory, for devices that share the host's."""
+
+    def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
+        """Return `n` bytes to fill and move, as a tensor and as an array."""
+        packed = torch.empty(n, dtype=torch.uint8)
+        return packed, packed.numpy()
+
+
+class _Pinned:
+    """A ring of pinned memory: allocating it anew for each transfer would cost more than the transfer.
+
+    It is used in two halves. Before a half is used again its transfers are waited for, which were queued half a ring
+    earlier: they are long done.
+    """
+
+    def __init__(self) -> None:
+        self.ring = torch.empty(_RING, dtype=torch.uint8, pin_memory=True)
+        self.array = self.ring.numpy()
+        self.done: list[torch.cuda.Event | None] = [None, None]
+        self.at = 0
+
+    def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
+        """Return `n` bytes to fill and move, as a tensor and as an array."""
+        if n > _RING // 8:
+            packed = torch.empty(n, dtype=torch.uint8, pin_memory=True)  # torch waits before it gives it out again
+            return packed, packed.numpy()
+        half = self.at >= _RING // 2
+        if self.at + n > (_RING if half else _RING // 2):
+            event = self.done[half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            half = not half
+            self.at = _RING // 2 if half else 0
+            before = self.done[half]
+            if before is not None and not before.query():  # type: ignore[no-untyped-call]
+                before.synchronize()
+        start, self.at = self.at, self.at + n
+        return self.ring[start : self.at], self.array[start : self.at]
+
+
+_of_threads = threading.local()
+
+
+def _staging(device: torch.device) -> _Pinned | _Unpinned:
+    """Return this thread's memory for transfers to `device` on the current stream."""
+    if device.type != "cuda":
+        return _Unpinned()
+    kept: dict[Any, Any] = vars(_of_threads)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton asks too; the public way takes ten times as long
+    if stream not in kept:
+        kept[stream] = _Pinned()
+    return kept[stream]  # type: ignore[no-any-return]
