@@ -4,15 +4,22 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints-dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: demo test lint type format bench bench-full docs clean help
+.PHONY: demo example test test-gpu lint type format bench bench-full bench-gpu docs clean help
 
 demo: .venv/.installed ## Train DQN on Pong with a compressed replay buffer (two minutes; ARGS="--help")
 	$(BIN)/python examples/demo.py $(ARGS)
+
+example: .venv/.installed ## Run an example (NAME=train_replay ARGS="--steps 5000"; all are in examples/)
+	$(BIN)/python examples/example_$(NAME).py $(ARGS)
 
 # pytest already keeps every core busy: torch should not start threads on top of that.
 test: export OMP_NUM_THREADS = 1
 test: .venv/.installed ## Run the tests (ARGS="-k replay")
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+# With a python that has torch for CUDA: the CPU build of .venv sees no device.
+test-gpu: ## Run the tests of device buffers on a CUDA machine (PYTHON=the python with torch for CUDA)
+	PYTHONPATH=src:$(PYTHONPATH) $(PYTHON) -m pytest tests/gpu_buffers $(ARGS)
 
 lint: .venv/.installed ## Check code and formatting with ruff
 	$(BIN)/ruff check .
@@ -32,6 +39,9 @@ bench-full: .venv/.installed-bench ## All recordings and methods, a million tran
 	$(BIN)/python benchmarks/run.py --preset full $(ARGS)
 	$(BIN)/python benchmarks/million.py
 	$(BIN)/python benchmarks/training.py
+
+bench-gpu: ## Measure device buffers on a CUDA machine (five minutes; PYTHON=the python with torch for CUDA)
+	PYTHONPATH=src:$(PYTHONPATH) $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 docs: .venv/.installed-docs ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
