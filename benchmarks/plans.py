@@ -12,6 +12,7 @@ MAIN = (
     "sb3",
     "sb3:again",
     "ours:auto",
+    "ours:delta/2",
     "ours:zstd3",
     "published:zstd-3",
     "published:lz4-block/1",

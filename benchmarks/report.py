@@ -1,4 +1,4 @@
-"""What a run has measured: as a table on the terminal, and as JSON and CSV files.
+"""What a run has measured: as a table on the terminal and in a text file, and as JSON and CSV files.
 
 python benchmarks/report.py benchmarks/results/quick.json                      # print the tables again
 python benchmarks/report.py benchmarks/results/quick.json --base ours:auto     # as ratios to another subject
@@ -89,7 +89,7 @@ def _cell(measure: str, row: dict[str, float] | None, absolute: bool) -> str:
 
 
 def write(path: Path, about: dict[str, Any], recordings: list[dict[str, Any]]) -> None:
-    """Write `path`.json (everything) and `path`.csv (one line per figure)."""
+    """Write `path`.json (everything), `path`.csv (one line per figure) and `path`.txt (the tables)."""
     lines: list[list[Any]] = [
         ["recording", "allocator", "subject", "measure", "unit", "median", "min", "ratio", "ratio_of_minima"]
     ]
@@ -106,11 +106,12 @@ def write(path: Path, about: dict[str, Any], recordings: list[dict[str, Any]]) -
                 lines.append([*start, "failed", result["failed"]])
     text = json.dumps({"about": about, "recordings": recordings}, indent=1)
     numbers_in_a_line = re.sub(r"\[[\d\s.,e+-]*\]", lambda match: " ".join(match[0].split()), text)
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(lines)
+    as_csv = io.StringIO()
+    csv.writer(as_csv, lineterminator="\n").writerows(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path.with_name(path.name + ".json"), numbers_in_a_line + "\n")
-    replace(path.with_name(path.name + ".csv"), table.getvalue())
+    replace(path.with_name(path.name + ".csv"), as_csv.getvalue())
+    replace(path.with_name(path.name + ".txt"), "\n\n".join([*map(table, recordings), legend(recordings)]) + "\n")
 
 
 def replace(path: Path, text: str) -> None:
