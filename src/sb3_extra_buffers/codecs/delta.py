@@ -378,6 +378,7 @@ def decode_kernel(
     n_words = (frame_bytes + 3) // 4
     whole = frame_bytes // 4
     entry = position_bytes + 4
+    by_words = frame_bytes % 4 == 0 and position_bytes == 2  # the usual case
     for i in range(out.shape[0]):
         start, length, row = offsets[i], lengths[i], out[i]
         if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
@@ -393,6 +394,18 @@ def decode_kernel(
         for b in range(frame_bytes):
             row[b] = key[b]
         n = length // entry
+        if by_words:
+            payload, words = heap[start : start + length], row.view(np.uint32)
+            for j in range(n):
+                # Unsigned indices, which are not checked for counting from the end; each load becomes a single one.
+                at = np.uint64(2 * n + 4 * j)
+                w = np.uint64(payload[2 * j]) | np.uint64(payload[2 * j + 1]) << np.uint64(8)
+                low = np.uint32(payload[at]) | np.uint32(payload[at + np.uint64(1)]) << np.uint32(8)
+                high = np.uint32(payload[at + np.uint64(2)]) | np.uint32(payload[at + np.uint64(3)]) << np.uint32(8)
+                if w >= np.uint64(whole):
+                    return i
+                words[w] = low | high << np.uint32(16)
+            continue
         word = start + n * position_bytes
         for j in range(n):
             position = start + j * position_bytes
