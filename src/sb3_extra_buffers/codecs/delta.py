@@ -399,12 +399,12 @@ def decode_kernel(
             for j in range(n):
                 # Unsigned indices, which are not checked for counting from the end; each load becomes a single one.
                 at = np.uint64(2 * n + 4 * j)
-                w = np.uint64(payload[2 * j]) | np.uint64(payload[2 * j + 1]) << np.uint64(8)
+                which = np.uint64(payload[2 * j]) | np.uint64(payload[2 * j + 1]) << np.uint64(8)
                 low = np.uint32(payload[at]) | np.uint32(payload[at + np.uint64(1)]) << np.uint32(8)
                 high = np.uint32(payload[at + np.uint64(2)]) | np.uint32(payload[at + np.uint64(3)]) << np.uint32(8)
-                if w >= np.uint64(whole):
+                if which >= np.uint64(whole):
                     return i
-                words[w] = low | high << np.uint32(16)
+                words[which] = low | high << np.uint32(16)
             continue
         word = start + n * position_bytes
         for j in range(n):
