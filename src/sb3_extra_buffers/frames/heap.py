@@ -17,7 +17,8 @@ from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, Ints, grown
 
 _SEGMENT = 1 << 14
-_STEP = 1 << 15  # the array grows by at most so much more than it must
+_STEP = 1 << 15  # the array grows by at most so much for a small payload; for a large one, by what that needs
+_LEAST = 1 << 12
 
 
 class StoreFullError(MemoryError):
@@ -191,7 +192,7 @@ class Heap:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
         more = size - self.data.size
         if more > 0:
-            step = max(more, min(_STEP, self.data.size >> 7), 4096)
+            step = max(min(_STEP, self.data.size >> 6), _LEAST) if more < _LEAST else more
             try:
                 self.budget.check(step)
             except StoreFullError:
