@@ -43,6 +43,9 @@ bench-full: .venv/.installed-bench ## All recordings and methods, a million tran
 bench-gpu: ## Measure device buffers on a CUDA machine (five minutes; PYTHON=the python with torch for CUDA)
 	PYTHONPATH=src:$(PYTHONPATH) $(PYTHON) benchmarks/gpu.py $(ARGS)
 
+soak: .venv/.installed ## Kill, damage, fill disks, fuzz, spill, add and save in threads for an hour (ARGS="kills --n 200")
+	$(BIN)/python tests/soak.py --out benchmarks/results/soak.json $(ARGS)
+
 docs: .venv/.installed-docs ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 

@@ -62,6 +62,21 @@ def test_copies_are_in_memory(twin: Twin, way: str, tmp_path: Path) -> None:
     assert_same_draws(copied, kept, sample(20))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_loaded_into_a_file(method: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(spill, "HOT", 0)
+    twin = TWINS["replay"]
+    ours, sb3 = twin.make(twin.default_kind, 20, 2, compression_method=method)
+    for i, step in enumerate(steps(twin.default_kind, 2, 90)):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+        if i % 20 == 13:
+            ours.save(tmp_path / "buffer")
+            ours = twin.ours.load(tmp_path / "buffer", spill_dir=tmp_path, verify=True)
+            assert_same_arrays(ours, sb3)
+            assert_same_draws(ours, sb3, sample(20))
+
+
 def game(i: int) -> Any:
     return np.random.default_rng(i).integers(0, 256, (1, 1, 40, 40), np.uint8)
 
@@ -100,7 +115,7 @@ def test_damage_in_the_file(verify: bool, tmp_path: Path, monkeypatch: Any) -> N
 
 def test_no_room_in_the_folder(tmp_path: Path, monkeypatch: Any) -> None:
     """`add` raises and changes nothing."""
-    buffer, reserve = noisy(30_000, tmp_path), os.posix_fallocate
+    buffer, reserve = noisy(30_000, tmp_path, verify=True), os.posix_fallocate
     limit = 40 << 20
 
     def limited(file: int, offset: int, size: int) -> None:
@@ -114,8 +129,11 @@ def test_no_room_in_the_folder(tmp_path: Path, monkeypatch: Any) -> None:
     assert buffer.size() == added
     assert np.array_equal(buffer.observations[added - 1], game(added - 1))
     limit = 80 << 20
-    add(buffer, added)
-    assert np.array_equal(buffer.next_observations[added], game(added + 1))
+    for i in range(added, added + 20):
+        add(buffer, i)
+        assert np.array_equal(
+            buffer.next_observations[i - 10 : i + 1, 0], np.concatenate([game(n + 1) for n in range(i - 10, i + 1)])
+        )
 
 
 def _until_full(buffer: Any, first: int) -> int:

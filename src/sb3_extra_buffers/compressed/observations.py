@@ -219,8 +219,10 @@ class CompressedObservations:
 
     def to_torch(self, array: NDArray[Any], copy: bool = True) -> Any:
         """Convert as SB3 does, without its copy where the array was decompressed for this very batch."""
-        fresh = any(store.fresh.claim(array) for store in self._stores.values())
-        return super().to_torch(array, copy=copy and not fresh)  # type: ignore[misc]
+        for store in self._stores.values():
+            if store.fresh.claim(array):
+                copy = False
+        return super().to_torch(array, copy)  # type: ignore[misc]
 
     def memory_usage(self) -> MemoryUsage:
         """Return how much memory the observations take, and would take uncompressed. Prints as a table."""
@@ -251,17 +253,24 @@ class CompressedObservations:
         saving.save(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(
+        cls, path: str | os.PathLike[str], *, spill_dir: str | os.PathLike[str] | None = None, verify: bool = False
+    ) -> Self:
         """Return the buffer that `save` wrote. Nothing in the file is executed, every byte is verified.
 
         Hindsight buffers come back without their env, as from `load_replay_buffer`: call `set_env`.
+
+        Args:
+            path: the file.
+            spill_dir: as of the constructor; it is not saved.
+            verify: likewise.
 
         Raises:
             DamagedFileError: the file is damaged, or was not saved by this package.
             TypeError: it holds a buffer of another class.
             ImportError: the library of its compression method is missing; it holds the pip command.
         """
-        buffer: Self = saving.load(cls, path)
+        buffer: Self = saving.load(cls, path, None if spill_dir is None else Spill(Path(spill_dir), verify))
         return buffer
 
     def __getstate__(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.observations import ObservationStore
 from sb3_extra_buffers.frames.saving import Decoder, Encoder, WrongClassError
+from sb3_extra_buffers.frames.spill import Spill
 
 _KEPT_APART = ("_lock", "_stores")
 
@@ -45,7 +46,7 @@ def save(buffer: Any, path: str | os.PathLike[str]) -> None:
     saving.save(path, buffer._lock, list(stores.values()), describe, encode, dense)
 
 
-def load(cls: type[Any], path: str | os.PathLike[str]) -> Any:
+def load(cls: type[Any], path: str | os.PathLike[str], spill: Spill | None = None) -> Any:
     """Return a buffer that was saved; see `CompressedObservations.load`."""
     with saving.loading(path, decode) as (document, decoder, finish):
         content = document["content"]
@@ -57,6 +58,7 @@ def load(cls: type[Any], path: str | os.PathLike[str]) -> Any:
         buffer._restore({**attributes, "_lock": lock, "_stores": {}})
 
         def opened(*args: Any, **settings: Any) -> ObservationStore:
+            settings |= {} if spill is None else {"spill": spill}
             store: ObservationStore = buffer._open_store(*args, budget=budget, lock=lock, **settings)
             return store
 

@@ -105,16 +105,16 @@ def tables(arrays: dict[str, NDArray[Any]], stack: int) -> None:
         raise ValueError("id 0 is not the frame of zeros")
 
 
-def heap(heap: Heap) -> None:
-    """Check a heap and where its open segment is."""
-    shaped(heap.data, np.uint8, None, name="heap")
+def heap(heap: Heap, data: NDArray[Any]) -> None:
+    """Check a heap that has so much data, and where its open segment is."""
+    shaped(data, np.uint8, None, name="heap")
     start = heap.segment * heap.segment_bytes
     if heap.segment == -1:
         if heap.at != 0:
             raise ValueError("no segment is open")
-    elif not (0 <= heap.segment <= heap.data.size // heap.segment_bytes and start <= heap.at):
+    elif not (0 <= heap.segment <= data.size // heap.segment_bytes and start <= heap.at):
         raise ValueError("the open segment is not there")
-    elif heap.at > min(start + heap.segment_bytes, max(heap.data.size, start)):
+    elif heap.at > min(start + heap.segment_bytes, max(data.size, start)):
         raise ValueError("the open segment ends too late")
 
 

@@ -21,7 +21,6 @@ import os
 import secrets
 import struct
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_extra_buffers.codecs import optional
+
 VERSION = 1
 """Version of the format that is written. Every version up to this one is read."""
 
@@ -42,7 +43,7 @@ BLOCK = 1 << 18
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _MAGIC = b"\x89sb3xb\r\n"
 _HEADER = struct.Struct("<8sI8s16s")
-_PLACE = struct.Struct("<QQQ12s")
+_PLACE = struct.Struct("<QQQ8s")
 _SECTOR = 512
 _START = 5 * _SECTOR
 _MOST_BLOCKS = 1 << 15  # of one array
@@ -61,6 +62,9 @@ class Block(NamedTuple):
     offset: int
     size: int
     digest: str
+
+
+_NO_BLOCK = Block(0, 0, "")
 
 
 @dataclass
@@ -101,7 +105,8 @@ class Writer:
         array: NDArray[Any],
         *,
         block_bytes: int | None = None,
-        changed: Callable[[int, int], bool] | None = None,
+        changed: NDArray[np.bool_] | None = None,
+        pause: Callable[[], object] | None = None,
     ) -> str:
         """Write an array of numbers, and return its name for the document.
 
@@ -109,28 +114,33 @@ class Writer:
             name: unique in the document, and the same for the same array the next time.
             array: what to write.
             block_bytes: where to cut it. None: as suits its size.
-            changed: whether the bytes from here to there may have changed since. None: it is found out by checksum.
+            changed: for each block whether it may have changed since. None: that is found out by checksum.
+            pause: called before each block that is read.
         """
         if name in self.arrays:
             raise ValueError(f"two arrays are named {name!r}")
         if not _holds_numbers(array.dtype):
             raise TypeError(f"{name} is an array of {array.dtype}: only numbers can be saved")
-        known = self._before.get(name, [])
         items = max(1, (block_bytes or block_size(array.nbytes)) // array.itemsize)
         flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-        blocks: list[Block] = []
-        for i, start in enumerate(range(0, array.size, items)):
-            stop = min(start + items, array.size)
-            size = (stop - start) * array.itemsize
-            old = known[i] if i < len(known) and known[i].size == size else None
-            if old is None or changed is None or changed(start * array.itemsize, stop * array.itemsize):
-                memory = np.ascontiguousarray(flat[start:stop]).view(np.uint8)
-                digest = checksum(memory)
-                if old is None or old.digest != digest:
-                    old = Block(self.at, size, digest)
-                    self.write(memory)
-            blocks.append(old)
-            self._progress(size)
+        n = -(-array.size // items)
+        sizes = np.full(n, items * array.itemsize)
+        sizes[-1:] = array.nbytes - sizes[:-1].sum()
+        blocks: list[Block] = self._before.get(name, [])[:n]
+        looked = np.ones(n, np.bool_)  # else it is known, as large as it was, and has not changed
+        if changed is not None and (len(blocks) < 2 or blocks[0].size == items * array.itemsize):  # cut as before
+            as_large = np.fromiter((block.size for block in blocks), np.int64, len(blocks)) == sizes[: len(blocks)]
+            looked[: len(blocks)] = changed[: len(blocks)] | ~as_large
+        blocks = [*blocks, *[_NO_BLOCK] * (n - len(blocks))]
+        for i in looked.nonzero()[0].tolist():
+            if pause is not None:
+                pause()
+            part = np.ascontiguousarray(flat[i * items : (i + 1) * items]).view(np.uint8)
+            digest = checksum(part)
+            if (blocks[i].size, blocks[i].digest) != (part.size, digest):
+                blocks[i] = Block(self.at, part.size, digest)
+                self.write(part)
+            self._progress(part.size)
         described = array.dtype.str if array.dtype.names is None else [list(part) for part in array.dtype.descr]
         self.arrays[name] = {"dtype": described, "shape": list(array.shape), "blocks": blocks}
         self.live += array.nbytes
@@ -149,15 +159,24 @@ class Writer:
 class Reader:
     """A published state of a file.
 
+    Args:
+        file: open to read.
+        path: for messages.
+        index: whether to read what the state is, or only which one.
+
     Raises:
         DamagedFileError: there is none, or it is not as it was written.
     """
 
-    def __init__(self, file: FileIO, path: Path) -> None:
+    def __init__(self, file: FileIO, path: Path, index: bool = True) -> None:
         self._file, self._path = file, path
         self.size = os.fstat(file.fileno()).st_size
         self.token = self._read_header()
         self.sequence, at, size, digest = self._read_place()
+        if index:
+            self._read_index(at, size, digest)
+
+    def _read_index(self, at: int, size: int, digest: str) -> None:
         if size > _INDEX_BYTES:
             raise self.damaged(f"its index claims {size:,} bytes")
         index = np.empty(self._within(at, size), np.uint8)
@@ -188,8 +207,12 @@ class Reader:
         with _progress(self.live, f"Loading {self._path.name}") as self._progress:
             yield
 
-    def array(self, name: str) -> NDArray[Any]:
+    def array(self, name: str, room: Callable[[int], NDArray[np.uint8]] | None = None) -> NDArray[Any]:
         """Return an array, checked.
+
+        Args:
+            name: which one.
+            room: asked for so many bytes of memory to read it to, and for each block again. None: new memory.
 
         Raises:
             DamagedFileError: it is not as it was written.
@@ -206,9 +229,9 @@ class Reader:
             raise self.damaged(f"{name} makes no sense: {error}") from error
         if total != sum(block.size for block in blocks):
             raise self.damaged(f"{name} is not as large as it says")
-        memory, at = np.empty(total, np.uint8), 0
+        memory, at = np.empty(total, np.uint8) if room is None else room(total), 0
         for block in blocks:
-            part = memory[at : at + self._within(block.offset, block.size)]
+            part = (memory if room is None else room(total))[at : at + self._within(block.offset, block.size)]
             self._read_into(block.offset, part)
             if checksum(part) != block.digest:
                 raise self.damaged(f"a checksum of {name} is wrong")
@@ -228,7 +251,7 @@ class Reader:
         magic, version, order, token = _HEADER.unpack_from(head.data)
         if magic != _MAGIC:
             raise self.damaged("it does not begin as saved buffers do")
-        if bytes(head[_HEADER.size : _HEADER.size + 12]) != bytes.fromhex(checksum(head[: _HEADER.size])):
+        if bytes(head[_HEADER.size : _HEADER.size + 8]) != bytes.fromhex(checksum(head[: _HEADER.size])):
             raise self.damaged("the checksum of its header is wrong")
         if version > VERSION:
             raise ValueError(
@@ -325,8 +348,8 @@ def _append(
     """Write what has changed to the end of the file, then publish it; None if the file is not that of `before`."""
     try:
         with _locked(path, os.O_RDWR) as file:
-            found = Reader(file, path)
-            if (found.token, found.sequence) != (before.token, before.sequence):
+            found = Reader(file, path, index=False)
+            if (found.token, found.sequence) != (before.token, before.sequence) or found.size < before.end:
                 return None
             sequence = before.sequence + 1
             try:
@@ -387,37 +410,18 @@ def from_json(text: NDArray[np.uint8]) -> Any:
 
 
 def checksum(memory: NDArray[np.uint8]) -> str:
-    """Return 96 bits that change when any byte does: a CRC-32, and a sum of weighted 8-byte words.
+    """Return 64 bits that change when bytes do: a CRC-32, which sees every small change, and an Adler-32.
 
-    Two blocks are compared by it when a save looks for what has changed, so a CRC alone would be too short. The words
-    are folded first: bits above the weights' reach would cancel each other out.
+    A save also looks for what has changed by comparing them: a CRC alone would be too short for that.
     """
-    crc = zlib.crc32(memory.data)
-    n = memory.size // 8
-    words = memory[: 8 * n].view("<u8")
-    folded = words >> np.uint64(32)
-    folded ^= words
-    total = 0
-    for start in range(0, n, _PERIOD):
-        part = folded[start : start + _PERIOD]
-        weighted = int(np.multiply(part, _weights()[: part.size]).sum(dtype=np.uint64))
-        total = (total * _AGAIN + weighted) % (1 << 64)
-    rest = int.from_bytes(memory[8 * n :].tobytes(), "little")
-    total = (total + rest * _AGAIN + memory.size) % (1 << 64)
-    return f"{crc:08x}{total:016x}"
-
-
-_PERIOD = 1 << 12  # words; the weights begin again
-_AGAIN = 0xD1342543DE82EF95
+    library = _checksums()
+    return f"{library.crc32(memory.data):08x}{library.adler32(memory.data):08x}"
 
 
 @functools.cache
-def _weights() -> NDArray[np.uint64]:
-    """Return odd weights: the sequence of splitmix64 from 0."""
-    state = (np.arange(1, _PERIOD + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (state ^ (state >> np.uint64(31))) | np.uint64(1)
+def _checksums() -> Any:
+    """Return the library that computes them fastest; the checksums are the same."""
+    return importlib.import_module("isal.isal_zlib" if optional.has_igzip() else "zlib")
 
 
 def block_size(n_bytes: int) -> int:
@@ -435,7 +439,7 @@ def _holds_numbers(dtype: np.dtype[Any]) -> bool:
 
 def _unpack_place(place: NDArray[np.uint8]) -> tuple[int, int, int, str] | None:
     packed = place[: _PLACE.size]
-    if bytes(place[_PLACE.size : _PLACE.size + 12]) != bytes.fromhex(checksum(packed)) or not packed.any():
+    if bytes(place[_PLACE.size : _PLACE.size + 8]) != bytes.fromhex(checksum(packed)) or not packed.any():
         return None
     sequence, at, size, digest = _PLACE.unpack(packed.tobytes())
     return sequence, at, size, digest.hex()

@@ -129,17 +129,14 @@ class Encoder:
         """Write the payloads; since the last save, only segments were written to that were opened, or open then."""
         known, mark = self._marked.get(name, (None, 0))
         data = heap.data[: heap.n_segments * heap.segment_bytes]
-        segments = max(1, files.block_size(data.size) // heap.segment_bytes)
-        same = known is not None and known() is heap
-        written = heap.written_since(mark) if same else None
-
-        def changed(start: int, stop: int) -> bool:
-            if isinstance(heap, SpilledHeap):
-                heap.relax()
-            return written is None or bool(written[start // heap.segment_bytes : -(-stop // heap.segment_bytes)].any())
-
+        segments = max(1, files.block_size(data.size) // heap.segment_bytes)  # in a block
+        changed = None
+        if known is not None and known() is heap:
+            written = heap.written_since(mark)
+            changed = np.logical_or.reduceat(written, np.arange(0, written.size, segments)) if written.size else written
+        pause = heap.relax if isinstance(heap, SpilledHeap) else None
         self.heaps[name] = weakref.ref(heap), heap.mark()
-        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed)
+        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed, pause=pause)
 
     def _coder(self, coder: Coder, where: str) -> dict[str, Any]:
         state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
@@ -255,13 +252,16 @@ class Decoder:
         checks.tables(arrays, frames.stack)
         heap = frames.heap
         name = saved["heap"]
-        heap.data = self.reader.array(name)
-        heap.n_segments = heap.data.size // heap.segment_bytes + 1  # the last one may not have a byte yet
+        data = self.reader.array(name, heap.room if isinstance(heap, SpilledHeap) else None)
+        heap.data = data
+        heap.n_segments = data.size // heap.segment_bytes + 1  # the last one may not have a byte yet
         heap.segment, heap.at = map(checks.integer, saved["open"])
-        checks.heap(heap)
+        checks.heap(heap, data)
         heap.limit = (heap.segment + 1) * heap.segment_bytes
         heap.alive = np.zeros(heap.n_segments, np.int64)
         heap.opened = np.zeros(heap.n_segments, np.uint32)
+        if isinstance(heap, SpilledHeap):
+            heap.seal()
         self._restore_coder(frames.coder, saved["coder"])
         vars(frames).update(arrays)
         self.heaps[name] = heap

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints
+from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, grown
 from sb3_extra_buffers.frames.files import DamagedFileError, checksum
 from sb3_extra_buffers.frames.heap import Budget, Heap, StoreFullError
 from sb3_extra_buffers.frames.lock import Lock
@@ -30,7 +30,7 @@ HOT = 1 << 26
 """Bytes of the file that may be mapped, unless `max_bytes` is small."""
 
 _STEP = 1 << 24  # the file grows by at least so much
-_FRAMES = 256  # read at once; the kernel may map 64 KB for each
+_FRAMES = 16  # read at once: the kernel may map 2 MB around each
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class SpilledHeap(Heap):
         self._array = np.empty(0, np.uint8)
         self._hot = HOT if budget.max_bytes is None else min(HOT, budget.max_bytes // 4)
         self._mapped_before = self._mapped()
-        self._digests: dict[int, str] | None = {} if spill.verify else None  # of segments that are closed
+        self._verify = spill.verify
+        self._digests = np.zeros(0, np.uint64)  # of segments that are closed, 0 of others
         self._checked: set[int] = set()  # since pages were unmapped last
         super().__init__(frame_bytes, budget)
 
@@ -92,14 +93,19 @@ class SpilledHeap(Heap):
 
     @data.setter
     def data(self, array: Bytes) -> None:
-        if array.size:
-            self._ensure(array.size)
-            self._array[: array.size] = array
+        """Take an array that `room` gave, or an empty one."""
+        if array.size and not np.shares_memory(array, self._array):
+            raise ValueError("a spilled heap has its own memory: ask for room")
+
+    def room(self, size: int) -> Bytes:
+        """Return the first `size` bytes of the array; it grows if it has to."""
+        self._ensure(size)
+        return self.data[:size]
 
     @property
     def nbytes(self) -> int:
         """Every byte of memory: of the file, what may be mapped."""
-        return min(self._array.size, self._hot) + self.alive.nbytes + self.opened.nbytes
+        return min(self._array.size, self._hot) + self.alive.nbytes + self.opened.nbytes + self._digests.nbytes
 
     def relax(self) -> None:
         """Unmap the file if much of it is mapped."""
@@ -114,25 +120,33 @@ class SpilledHeap(Heap):
         Raises:
             DamagedFileError: a segment is not what was written.
         """
-        if self._digests is None:
+        if not self._verify:
             return
-        for segment in np.unique(offsets // self.segment_bytes).tolist():
-            if segment not in self._checked and segment in self._digests:
-                if self._digest(segment) != self._digests[segment]:
-                    raise DamagedFileError(f"payloads that were spilled to {self._folder} came back damaged")
-                self._checked.add(segment)
+        for segment in {*(offsets // self.segment_bytes).tolist()} - self._checked - {self.segment}:
+            if self._digests[segment] and self._digests[segment] != self._digest(segment):
+                raise DamagedFileError(f"payloads that were spilled to {self._folder} came back damaged")
+            self._checked.add(segment)
 
-    def _digest(self, segment: int) -> str:
+    def seal(self) -> None:
+        """Take what is there now for what was written: after loading."""
+        if self._verify:
+            self._digests = np.array([self._digest(segment) for segment in range(self.n_segments)], np.uint64)
+
+    def _digest(self, segment: int) -> np.uint64:
+        self.relax()
         start = segment * self.segment_bytes
-        return checksum(self._array[start : start + self.segment_bytes])
+        return np.uint64(int(checksum(self._array[start : start + self.segment_bytes]), 16))
 
     def _open_segment(self) -> None:
         closed = self.segment
         super()._open_segment()
-        if self._digests is not None:
+        if self._verify:
+            if self.segment >= len(self._digests):
+                self._digests = grown(self._digests, self.segment + 1 - len(self._digests) + len(self._digests) // 8)
             if closed >= 0:
                 self._digests[closed] = self._digest(closed)
-            self._digests.pop(self.segment, None)
+            self._digests[self.segment] = 0
+            self._checked.discard(self.segment)
 
     def _ensure(self, size: int) -> None:
         """Make the file at least `size` bytes long, with room for it on the disk."""
