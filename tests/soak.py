@@ -22,9 +22,10 @@ import tempfile
 import threading
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -32,8 +33,14 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_extra_buffers.codecs import Codec, get_codec
 from sb3_extra_buffers.codecs.base import CodecError
-from sb3_extra_buffers.compressed import CompressedReplayBuffer, DamagedFileError
+from sb3_extra_buffers.compressed import (
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedReplayBuffer,
+    DamagedFileError,
+)
 from sb3_extra_buffers.frames import files
+from sb3_extra_buffers.recording import RecordBuffer
 
 SHAPE = (1, 40, 40)
 SPACE = spaces.Box(0, 255, SHAPE, np.uint8)
@@ -196,43 +203,107 @@ def flips(n: int, seed: int = 0) -> dict[str, Any]:
     return {"cases": n, **found, "file bytes": len(content), "most bytes": most, "bytes of an honest load": honest}
 
 
+class Original(NamedTuple):
+    """Something that was saved, to be forged: its document and arrays, how to load it, and how to use it."""
+
+    document: Any
+    arrays: dict[str, Any]
+    load: Callable[[Path], Any]
+    use: Callable[[Any, int], Any]
+
+
+def _use_buffer(buffer: Any, i: int) -> None:
+    if isinstance(buffer, CompressedDictReplayBuffer):
+        obs, next_obs, *rest = transition(i)
+        buffer.add(_keyed(obs, i), _keyed(next_obs, i + 1), *rest)
+    else:
+        buffer.add(*transition(i))
+    buffer.sample(8)
+    buffer.memory_usage()
+
+
+def _use_array(array: Any, i: int) -> None:
+    array[i % 60] = game(i)[0]
+    np.asarray(array[i % 7 :: 7])
+
+
+def _use_record(record: Any, i: int) -> None:
+    record.add(game(i)[0, 0], i, i, done=i % 9 == 8)
+    record[-8:]
+    record.episodes()
+
+
+def _keyed(frame: Any, i: int) -> dict[str, Any]:
+    return {"image": frame, "colours": np.repeat(frame[:, 0, :12, :12, None], 3, axis=-1), "vector": np.full((1, 3), i)}
+
+
+def _originals(folder: Path) -> Iterator[Original]:
+    made: list[tuple[Any, Callable[[Any, int], Any]]] = []
+    for method, settings in (
+        ("delta", {}),
+        ("delta/2", {}),
+        ("delta/2", {"keys": 0}),
+        ("zstd3", {"dictionary_bytes": 300}),
+        ("none", {}),
+        ("rle", {}),
+        ("auto", {}),
+    ):
+        made.append((make(60, compression_method=method, compression_kwargs=settings), _use_buffer))
+    keyed = spaces.Dict(
+        image=SPACE, colours=spaces.Box(0, 255, (12, 12, 3), np.uint8), vector=spaces.Box(0, np.inf, (3,), np.float32)
+    )
+    for method, kind in (("zstd3", "palette"), ("delta", "palette"), ("lz4-block", "interleave")):
+        extra = {"compression_method": method, "compression_kwargs": {"filter": kind}, "frame_stack": 1}
+        coloured = {key: keyed[key] for key in ("colours", "vector")}
+        made.append(
+            (CompressedDictReplayBuffer(60, spaces.Dict(coloured), spaces.Discrete(4), "cpu", **extra), _use_buffer)
+        )
+    made.append((CompressedDictReplayBuffer(60, keyed, spaces.Discrete(4), "cpu"), _use_buffer))
+    made.append((CompressedArray(60, np.uint8, SHAPE, compression_method="delta"), _use_array))
+    made.append((RecordBuffer(SHAPE[1:], 1, 60, compression_method="delta"), _use_record))
+    made.append((RecordBuffer(SHAPE[1:], 1, 60), _use_record))
+    for number, (saved, use) in enumerate(made):
+        for i in range(150):
+            use(saved, i)
+        saved.save(folder / f"original{number}")
+        with files.reading(folder / f"original{number}") as reader:
+            yield Original(
+                reader.document, {name: reader.array(name) for name in list(reader.arrays)}, type(saved).load, use
+            )
+
+
 def forgeries(n: int, seed: int = 0) -> dict[str, Any]:
     """Files whose checksums are right and whose content was never saved so: exceptions only, also when used."""
     folder = Path(tempfile.mkdtemp())
     path, found = folder / "buffer", {"refused": 0, "loaded": 0, "of those, used without an error": 0}
-    originals = []
-    for number, method in enumerate(("delta", "delta/2", "zstd3", "none", "auto")):
-        settings = {} if method != "zstd3" else {"compression_kwargs": {"dictionary_bytes": 300}}
-        buffer = make(60, compression_method=method, **settings)
-        for i in range(150):
-            buffer.add(*transition(i))
-        buffer.save(folder / f"original{number}")
-        with files.reading(folder / f"original{number}") as reader:
-            originals.append((reader.document, {name: reader.array(name) for name in list(reader.arrays)}))
-    turn = 0
+    originals, turn, most = list(_originals(folder)), 0, 0
     while turn < n:  # a child for each hundred: if one dies, so do we
         reader_end, writer_end = os.pipe()
         child = os.fork()
         if child == 0:
             try:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 results = [
                     _forge_and_use(path, originals[i % len(originals)], [seed, i]) for i in range(turn, turn + 100)
                 ]
-                os.write(writer_end, bytes(results))
+                grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+                os.write(writer_end, bytes(results) + grown.to_bytes(8, "little"))
                 os._exit(0)
             finally:
                 os._exit(1)
         os.close(writer_end)
-        results = os.read(reader_end, 100)
+        results = os.read(reader_end, 108)
         os.close(reader_end)
         assert os.waitpid(child, 0)[1] == 0, f"died among the forgeries from {turn} on"
-        for result in results:
+        most = max(most, 1024 * int.from_bytes(results[100:], "little"))
+        for result in results[:100]:
             found["refused"] += result == 0
             found["loaded"] += result > 0
             found["of those, used without an error"] += result == 2
         turn += 100
+    assert most < 4 << 30, most  # of files that claim as much as they may
     shutil.rmtree(folder)
-    return {"cases": turn, **found}
+    return {"cases": turn, "kinds of files": len(originals), **found, "most bytes": most}
 
 
 _VALUES = (
@@ -258,9 +329,9 @@ _VALUES = (
 )
 
 
-def _forge_and_use(path: Path, original: tuple[Any, dict[str, Any]], seed: list[int]) -> int:
+def _forge_and_use(path: Path, original: Original, seed: list[int]) -> int:
     rng = np.random.default_rng(seed)
-    document, arrays = json.loads(json.dumps(original[0])), dict(original[1])
+    document, arrays = json.loads(json.dumps(original.document)), dict(original.arrays)
     for _ in range(rng.integers(1, 3)):
         kind = rng.integers(3)
         name = list(arrays)[rng.integers(len(arrays))]
@@ -286,17 +357,17 @@ def _forge_and_use(path: Path, original: tuple[Any, dict[str, Any]], seed: list[
             arrays[name] = np.resize(array, (length, *array.shape[1:])) if array.size else array.astype(np.float64)
     files.write(path, lambda writer: [writer.array(name, array) for name, array in arrays.items()] and document)
     try:
-        buffer = CompressedReplayBuffer.load(path)
+        loaded = original.load(path)
     except (DamagedFileError, TypeError, MemoryError):
         return 0
     result = 2
-    for i in range(150, 190):
-        try:
-            buffer.add(*transition(i))
-            buffer.sample(8)
-            buffer.memory_usage()
-        except Exception:
-            result = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers that are none
+        for i in range(150, 190):
+            try:
+                original.use(loaded, i)
+            except Exception:
+                result = 1
     return result
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
+import threading
+import tracemalloc
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from sb3_extra_buffers.compressed import CompressedArray, DamagedFileError
 from sb3_extra_buffers.recording import (
     BaseRecordBuffer,
     DummyRecordBuffer,
@@ -23,6 +29,7 @@ from sb3_extra_buffers.recording import (
     Steps,
 )
 
+STORED = Path(__file__).parent / "stored"
 SIZE, RES, CHANNELS = 5, (6, 7), 3
 KINDS = [RecordBuffer, FramelessRecordBuffer, DummyRecordBuffer]
 METHODS = [None, "auto", "delta", "zstd3", "rle", "lz4-block/1", "gzip1", "none"]
@@ -241,7 +248,7 @@ def test_memory_usage_of_plain_frames() -> None:
 @pytest.mark.parametrize("kind", [RecordBuffer, FramelessRecordBuffer])
 def test_save_and_load(kind: Any, steps: int, method: Any, tmp_path: Path) -> None:
     buffer = filled(steps, kind, compression_method=method)
-    path = tmp_path / "record.npz"
+    path = tmp_path / "record"
     buffer.save(path)
     again = kind.load(str(path))
     assert list(tmp_path.iterdir()) == [path]
@@ -254,8 +261,6 @@ def test_save_and_load(kind: Any, steps: int, method: Any, tmp_path: Path) -> No
             assert (one is None and other is None) or (one.dtype == other.dtype and np.array_equal(one, other))
         for each in (again, buffer):
             each.add(frame(100 + more), more, more, (more, more), done=True)
-    with np.load(path) as arrays:  # NumPy reads it, too
-        assert len(arrays["rewards"]) == min(steps, SIZE)
 
 
 def test_save_and_load_many_frames_and_mixed_features(tmp_path: Path) -> None:
@@ -274,7 +279,7 @@ def test_frames_may_be_left_in_the_file(tmp_path: Path) -> None:
     filled(8).save(tmp_path / "a")
     assert FramelessRecordBuffer.load(tmp_path / "a")[:].actions.tolist() == [3, 4, 5, 6, 7]
     filled(8, FramelessRecordBuffer).save(tmp_path / "b")
-    with pytest.raises(ValueError, match="no frames"):
+    with pytest.raises(TypeError, match="FramelessRecordBuffer, which has no frames"):
         RecordBuffer.load(tmp_path / "b")
 
 
@@ -300,6 +305,144 @@ def test_a_file_without_pickles_is_all_that_is_read(tmp_path: Path) -> None:
         RecordBuffer.load(tmp_path / "other.npz")
     with pytest.raises(FileNotFoundError):
         RecordBuffer.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("method", [None, "delta"])
+def test_every_byte_of_a_record_is_checked(method: str | None, tmp_path: Path) -> None:
+    """Our error, or exactly what was saved."""
+    path = tmp_path / "a"
+    filled(3, compression_method=method).save(path)
+    buffer = RecordBuffer.load(path)
+    for i in range(3, 8):
+        buffer.add(frame(i), i / 3, i, (i, -i), done=i % 4 == 3)
+    buffer.save(path)  # what has changed, to the end of the file
+    data, wanted, refused = path.read_bytes(), filled(8)[:], 0
+    for place in range(0, len(data), 23):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        try:
+            got = RecordBuffer.load(path)[:]
+        except DamagedFileError:
+            refused += 1
+        else:
+            assert all(np.array_equal(one, other) for one, other in zip(got, wanted, strict=True))
+    assert refused > 20
+    for size in range(0, len(data), 301):
+        path.write_bytes(data[:size])
+        with pytest.raises(DamagedFileError):
+            RecordBuffer.load(path)
+
+
+@pytest.mark.parametrize("method", [None, "none"])
+def test_a_large_record_is_saved_and_loaded_in_pieces(method: str | None, tmp_path: Path) -> None:
+    """More than 64 MB of noise, with next to no memory besides."""
+    noise = np.random.default_rng(0).integers(0, 256, (600, 800, 3), np.uint8)
+    buffer = RecordBuffer((600, 800), 3, 60, compression_method=method)
+    for i in range(60):
+        buffer.add(np.roll(noise, i), i, i)
+    tracemalloc.start()
+    try:
+        buffer.save(tmp_path / "a")
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+        buffer.save(tmp_path / "a")
+        tracemalloc.reset_peak()
+        loaded = RecordBuffer.load(tmp_path / "a")
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * 60 * noise.size
+    finally:
+        tracemalloc.stop()
+    for i in (0, 17, 59):
+        assert np.array_equal(loaded[i : i + 1].frames[0], np.roll(noise, i).transpose(2, 0, 1))
+    assert (tmp_path / "a").stat().st_size < 1.1 * 60 * noise.size
+
+
+@pytest.mark.parametrize("method", [None, "delta"])
+def test_a_later_save_writes_what_has_changed(method: str | None, tmp_path: Path) -> None:
+    buffer = RecordBuffer((60, 80), 3, 400, compression_method=method)
+    for i in range(300):
+        buffer.add(game(i, (60, 80)), i, i)
+    buffer.save(tmp_path / "a")
+    first = (tmp_path / "a").stat()
+    buffer.add(game(300, (60, 80)), 300, 300)
+    buffer.save(tmp_path / "a")
+    second = (tmp_path / "a").stat()
+    assert first.st_ino == second.st_ino
+    assert second.st_size - first.st_size < 600_000 < 300 * 60 * 80 * 3
+    assert RecordBuffer.load(tmp_path / "a")[:].actions.tolist() == list(range(301))
+
+
+@pytest.mark.parametrize("method", [None, "delta"])
+def test_one_thread_adds_while_others_save_and_pickle(method: str | None, tmp_path: Path) -> None:
+    """What they write, and what is read, is one state of the record."""
+    buffer = RecordBuffer((30, 40), 3, 20, compression_method=method)
+    for i in range(20):
+        buffer.add(game(i), i, i, done=i % 3 == 2)
+    stop = threading.Event()
+
+    def write() -> None:
+        i = 20
+        while not stop.is_set():
+            buffer.add(game(i), i, i, done=i % 3 == 2)
+            i += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            buffer.save(tmp_path / "a")
+            loaded = RecordBuffer.load(tmp_path / "a")
+            for each in (loaded, pickle.loads(pickle.dumps(buffer)), copy.deepcopy(buffer), buffer):
+                got = each[:]
+                first = int(got.actions[0])
+                assert got.actions.tolist() == got.rewards.tolist() == list(range(first, first + 20))
+                assert got.dones.tolist() == [i % 3 == 2 for i in range(first, first + 20)]
+                for i, image in enumerate(got.frames, first):
+                    assert np.array_equal(image, game(i).transpose(2, 0, 1))
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        writer.join()
+
+
+def test_records_and_buffers_are_told_apart(tmp_path: Path) -> None:
+    filled(8).save(tmp_path / "record")
+    CompressedArray(3, np.uint8, (20, 20)).save(tmp_path / "array")
+    with pytest.raises(TypeError, match="holds a CompressedArray"):
+        RecordBuffer.load(tmp_path / "array")
+    with pytest.raises(TypeError, match="holds a RecordBuffer"):
+        CompressedArray.load(tmp_path / "record")
+
+
+@pytest.mark.parametrize("claim", ["header", "part"])
+def test_an_old_file_that_claims_much_is_refused(claim: str, tmp_path: Path) -> None:
+    """A zip of few bytes may hold very many zeros."""
+    with zipfile.ZipFile(STORED / "record.npz") as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    name = "rewards.npy" if claim == "part" else "about.json"
+    with zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for part, content in parts.items():
+            bomb.writestr(part, content + bytes(100_000_000) if part == name else content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedFileError, match="claims"):
+            RecordBuffer.load(tmp_path / "a")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_damaged_old_file_says_so(tmp_path: Path) -> None:
+    data = (STORED / "record.npz").read_bytes()
+    wanted = RecordBuffer.load(STORED / "record.npz")[:]
+    for place in range(0, len(data), 7):
+        (tmp_path / "a").write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        with suppress(DamagedFileError):  # it is damaged; or that byte says nothing, such as a date
+            got = RecordBuffer.load(tmp_path / "a")[:]
+            assert all(np.array_equal(one, other) for one, other in zip(got, wanted, strict=True))
+    for size in range(0, len(data), 50):
+        (tmp_path / "a").write_bytes(data[:size])
+        with pytest.raises(DamagedFileError):
+            RecordBuffer.load(tmp_path / "a")
 
 
 def test_saving_happens_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import struct
 import sys
 import tracemalloc
@@ -196,6 +198,105 @@ def test_two_processes_do_not_write_at_once(tmp_path: Path) -> None:
 
     files.write(path, later, before)
     assert same(loaded(path), arrays)
+
+
+def test_a_copy_that_went_another_way(tmp_path: Path) -> None:
+    """Two files of the same name and number of states, with different ones: nothing is appended to the wrong one."""
+    path, other, arrays = tmp_path / "file", tmp_path / "other", {"array": noise(3 * BLOCK)}
+    before = saved(path, arrays)
+    other.write_bytes(path.read_bytes())
+    mine = saved(path, {"array": noise(3 * BLOCK, 1)}, before)
+    saved(other, {"array": noise(3 * BLOCK, 2)}, before)
+    other.replace(path)
+    saved(path, {"array": noise(3 * BLOCK, 1)}, mine)
+    assert same(loaded(path), {"array": noise(3 * BLOCK, 1)})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file locks and folders of POSIX")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Network file systems: saving goes on without."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files._fcntl, "flock", refuse)
+    path, arrays = tmp_path / "file", {"array": noise(3 * BLOCK)}
+    before = saved(path, arrays)
+    arrays["array"][9] ^= 1
+    saved(path, arrays, before)
+    assert same(loaded(path), arrays)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file locks and folders of POSIX")
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_folder_that_cannot_be_synced(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Where the system cannot do that it is left out; a disk that fails is an error."""
+    sync = os.fsync
+
+    def limited(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", limited)
+    path, arrays = tmp_path / "file", {"array": noise(3 * BLOCK)}
+    if number == errno.EIO:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            saved(path, arrays)
+    else:
+        saved(path, arrays)
+    assert same(loaded(path), arrays)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="symbolic links of POSIX")
+def test_a_link_in_the_place_of_the_temporary_file(tmp_path: Path) -> None:
+    """In a folder where others may write: what it points to is not touched."""
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / ".file.tmp").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match=r"\.file\.tmp"):
+        saved(tmp_path / "file", {"array": noise(10)})
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_a_name_that_cannot_be_taken(tmp_path: Path) -> None:
+    """The rename fails: nothing is left behind."""
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError, match="file"):
+        saved(tmp_path / "file", {"array": noise(10)})
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [[2560, 10**18, ""]],
+        [[-(10**18), 10**18 + 4000, ""], [10**18, -(10**18), ""]],
+        [[2560, True, ""]],
+        [[2560, 2.0, ""]],
+        [[0, 2560, ""]],
+        [[2560, -8, ""]],
+    ],
+)
+def test_forged_blocks_are_refused_before_anything_is_allocated(blocks: list[Any], tmp_path: Path) -> None:
+    """Also where sizes add up to what the file has."""
+    path = tmp_path / "file"
+
+    def describe(writer: Writer) -> Any:
+        writer.array("array", noise(3000))
+        total = sum(size for _, size, _ in blocks)
+        writer.arrays["array"] |= {"shape": [int(total)], "blocks": blocks[:1]}
+        writer.arrays["other"] = {"dtype": "|u1", "shape": [0], "blocks": blocks[1:]}
+        return ["array"]
+
+    files.write(path, describe)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedFileError):
+            loaded(path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -19,6 +20,7 @@ from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, check, sam
 
 from sb3_extra_buffers.compressed import CompressedReplayBuffer, DamagedFileError, StoreFullError
 from sb3_extra_buffers.frames import spill
+from sb3_extra_buffers.frames.heap import Budget
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not unmap pages on request")
 
@@ -111,6 +113,70 @@ def test_damage_in_the_file(verify: bool, tmp_path: Path, monkeypatch: Any) -> N
             assert not np.array_equal(buffer.observations[row], game(row))
         os.pwrite(heap._file, before, at)
         assert np.array_equal(buffer.observations[row], game(row))
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy", "save"])
+def test_damage_does_not_spread(way: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """What came back damaged is not written to a checkpoint, where its checksum would be right, nor to a copy."""
+    monkeypatch.setattr(spill, "HOT", 0)
+    buffer = noisy(100, tmp_path, verify=True)
+    for i in range(60):
+        add(buffer, i)
+    path = tmp_path / "buffer"
+    buffer.save(path)
+    for i in range(60, 100):
+        add(buffer, i)
+    heap: Any = buffer.observations.store.frames.heap
+    at = 1600 * 70 + 13
+    before = os.pread(heap._file, 1, at)
+    os.pwrite(heap._file, bytes([before[0] ^ 4]), at)
+    kept = path.read_bytes()
+    with pytest.raises(DamagedFileError, match="came back damaged"):
+        _copied(buffer, way, path)
+    assert path.read_bytes() == kept
+    assert os.listdir(tmp_path) == ["buffer"]
+    os.pwrite(heap._file, before, at)
+    copied = _copied(buffer, way, path)
+    assert np.array_equal(copied.observations[:, 0], np.concatenate([game(i) for i in range(100)]))
+
+
+def _copied(buffer: Any, way: str, path: Path) -> Any:
+    if way == "save":
+        buffer.save(path)
+        return type(buffer).load(path)
+    return copy.deepcopy(buffer) if way == "deepcopy" else pickle.loads(pickle.dumps(buffer))
+
+
+@pytest.mark.parametrize("size", [1600, 4097, 12_345])
+def test_a_segment_at_the_end_of_the_file(size: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its checksum is of all of it, also after the file has grown."""
+    monkeypatch.setattr(spill, "HOT", 0)
+    monkeypatch.setattr(spill, "_STEP", 1)
+    heap = spill.SpilledHeap(size, Budget(), spill.Spill(tmp_path, verify=True))
+    rng, kept = np.random.default_rng(0), []
+    for _ in range(200):
+        payload = rng.integers(0, 256, rng.integers(1, size), np.uint8)
+        kept.append((int(heap.append(payload, np.array([payload.size]))[0]), payload))
+        for at, wanted in kept[-20:]:
+            heap.check(np.array([at]))
+            assert np.array_equal(heap.data[at : at + wanted.size], wanted)
+    heap.look(0, heap.n_segments * heap.segment_bytes)
+
+
+def test_files_are_closed(tmp_path: Path) -> None:
+    """When a buffer goes, its file and the room on the disk go with it."""
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        buffer = noisy(50, tmp_path)
+        for i in range(60):
+            add(buffer, i)
+    assert len(os.listdir("/proc/self/fd")) > before
+    del buffer
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    with open("/proc/self/maps") as file:
+        assert str(tmp_path) not in file.read()
 
 
 def test_no_room_in_the_folder(tmp_path: Path, monkeypatch: Any) -> None:

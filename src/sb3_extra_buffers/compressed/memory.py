@@ -1,16 +1,21 @@
-"""How much memory a buffer's observations take."""
+"""How much memory a buffer's observations take, and how a buffer shows itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
-_UNITS = ("B", "KB", "MB", "GB", "TB")
+from sb3_extra_buffers.codecs import optional
+from sb3_extra_buffers.frames.tables import html_table, readable_bytes, text_table
+
+__all__ = ["Described", "MemoryUsage", "described_space", "readable_bytes", "what_would_help"]
 
 
 @dataclass(frozen=True)
 class MemoryUsage:
-    """Figures of one buffer; in `parts` those of each observation key. Prints as a table.
+    """Figures of one buffer; in `parts` those of each observation key. Shows itself as a table, also in a notebook.
 
     Attributes:
         name: the key, or the buffer's class.
@@ -47,8 +52,22 @@ class MemoryUsage:
             parts=tuple(parts) if len(parts) > 1 else (),
         )
 
-    def __str__(self) -> str:
-        rows = [("observations", "method", "raw", "stored", "ratio", "frames", "unique")]
+    def __repr__(self) -> str:
+        """Return the table: that is what one wants to see after typing `buffer.memory_usage()`."""
+        return "\n".join([self.table(), *what_would_help()])
+
+    def table(self, width: int | None = None) -> str:
+        """Return the figures as a table; without the numbers of frames, where it would be wider than `width`."""
+        whole = text_table(self._rows())
+        if width is None or max(map(len, whole.splitlines())) <= width:
+            return whole
+        return text_table([row[:-2] for row in self._rows()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows()) + "".join(f"<p>{escape(line)}</p>" for line in what_would_help())
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("observations", "method", "raw", "stored", "ratio", "frames", "unique")]
         for part in (*self.parts, self):
             rows.append(
                 (
@@ -61,21 +80,44 @@ class MemoryUsage:
                     f"{part.unique_frames:,}",
                 )
             )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+        return rows
 
 
-def readable_bytes(n: float) -> str:
-    """Return a number of bytes as people read it: `11.3 MB`."""
-    for unit in _UNITS:
-        if n < 1000 or unit == _UNITS[-1]:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    raise AssertionError
+class Described:
+    """Shows a buffer in a line, and in a notebook with its table. It looks at figures: nothing is decompressed."""
+
+    def __repr__(self) -> str:
+        try:
+            usage: MemoryUsage = self.memory_usage()  # type: ignore[attr-defined]
+            held = f"{readable_bytes(usage.stored_bytes)} for {readable_bytes(usage.raw_bytes)}"
+            return f"{type(self).__name__}({_contents(self)}, {usage.method}, {held}, {usage.ratio:.2%})"
+        except AttributeError:  # not made yet, or not whole: debuggers look at such objects, too
+            return object.__repr__(self)
+
+    def _repr_html_(self) -> str:
+        usage: MemoryUsage = self.memory_usage()  # type: ignore[attr-defined]
+        return f"<p>{escape(type(self).__name__)}: {escape(_contents(self))}</p>{usage._repr_html_()}"
+
+
+def described_space(space: Any) -> str:
+    """Return a space in a few words: `Box(4, 84, 84) uint8`, without its bounds."""
+    if hasattr(space, "spaces") and isinstance(space.spaces, dict):
+        parts = (f"{key}: {described_space(part)}" for key, part in space.spaces.items())
+        return f"Dict({', '.join(parts)})"
+    if hasattr(space, "n") and space.shape == ():
+        return f"Discrete({space.n})"
+    return f"{type(space).__name__}{space.shape} {space.dtype}"
+
+
+def what_would_help() -> list[str]:
+    """Return a line that says what to install so that buffers get faster and smaller; none where all is there."""
+    wishes = [("numba", "faster with numba"), ("zstandard", "smaller with zstandard")]
+    missing = [wish for module, wish in wishes if not optional.has(module)]
+    text = " and ".join(missing)
+    return [f'{text[0].upper()}{text[1:]}: pip install "sb3-extra-buffers[fast]"'] if missing else []
+
+
+def _contents(buffer: Any) -> str:
+    rows = f"{buffer.size():,} of {buffer.buffer_size:,} rows"
+    envs = f"{buffer.n_envs} env{'s' if buffer.n_envs != 1 else ''}"
+    return f"{rows}, {envs}, {described_space(buffer.observation_space)}"

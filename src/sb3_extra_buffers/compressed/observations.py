@@ -11,7 +11,7 @@ import inspect
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,9 +29,9 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parse_method
-from sb3_extra_buffers.compressed import saving
+from sb3_extra_buffers.compressed import hindsight, saving
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
-from sb3_extra_buffers.compressed.memory import MemoryUsage
+from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
 from sb3_extra_buffers.frames.cast import checked_values, narrows, parse_dtypes
@@ -43,10 +43,11 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_MADE_AGAIN = ("add", "to_torch", "_usual", "_n_lent")  # attributes that the first `add` sets
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
-class CompressedObservations:
+class CompressedObservations(Described):
     """Put before an SB3 buffer class, it keeps that buffer's observations compressed, losslessly.
 
     Args:
@@ -72,6 +73,8 @@ class CompressedObservations:
         ImportError: the method's library is missing; it holds the pip command.
     """
 
+    _usual: Any = None  # form of the arguments of `add` that need no check
+    _n_lent = 0  # how many of them are observations to lend
     observation_space: Any
     obs_shape: Any
     action_dim: int
@@ -150,11 +153,9 @@ class CompressedObservations:
         super().__init__(**given)
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        self._attach()
-        floats = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
-        row, values = (self.n_envs, *self.obs_shape), (self.n_envs,)
-        replay = hasattr(self, "next_observations") and not self._stores
-        self._dense_shapes = (row, row, values, values, self.n_envs) if floats and replay else None
+        if self._stores:
+            self._attach()
+        self._add_directly()
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
@@ -172,19 +173,15 @@ class CompressedObservations:
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
-        if self._dense_shapes and _shapes(args) == self._dense_shapes:  # SB3 stores them whole: nothing to undo
-            with self._lock:
-                super().add(*args)  # type: ignore[misc]
-            return
-        # SB3's replay buffers take these in this order, its rollout buffers `obs, action, reward` first.
-        replay = hasattr(self, "next_observations")
-        names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
-        checked = [self._checked_field(name, value) for name, value in zip(names, args, strict=False)]
-        kwargs.update({name: self._checked_field(name, kwargs[name]) for name in names if name in kwargs})
+        usual = self._usual
+        if usual is not None and not kwargs and _form(args) == usual:
+            checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
+        else:
+            checked = self._checked_fields(args, kwargs)
         with self._lock:
             undo = self._begin()
             try:
-                super().add(*checked, *args[len(names) :], **kwargs)  # type: ignore[misc]
+                super().add(*checked, **kwargs)  # type: ignore[misc]
                 for store in self._stores.values():
                     store.prepare()
             except BaseException:
@@ -192,6 +189,41 @@ class CompressedObservations:
                 raise
             for store in self._stores.values():
                 store.publish()
+            if not self._stores:
+                self._add_directly()
+
+    def _add_directly(self) -> None:
+        """Where observations are small vectors, let later calls of `add` (and `to_torch`) go straight to SB3's.
+
+        It stores them in less time than it takes to check them all. What could fail after its first write, an array
+        of another shape, is still left to the careful way.
+        """
+        inherited = super().add  # type: ignore[misc]
+        ours, plain = CompressedObservations.add, ReplayBuffer.add
+        space = self.observation_space
+        small = not self._stores and isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+        own = type(self).add is not ours or type(self).to_torch is not CompressedObservations.to_torch
+        if not small or own or inherited.__func__ is not plain:
+            return
+        row, values, n_envs = (self.n_envs, *self.obs_shape), (self.n_envs,), self.n_envs
+        acquire, release = self._lock.acquire, self._lock.release
+
+        def add(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+            try:
+                whole = next_obs.shape == row and reward.shape == values == done.shape and len(infos) == n_envs
+            except (AttributeError, TypeError):
+                whole = False
+            if not whole:
+                ours(self, obs, next_obs, action, reward, done, infos)
+                return
+            acquire()
+            try:
+                plain(self, obs, next_obs, action, reward, done, infos)
+            finally:
+                release()
+
+        self.add = add  # type: ignore[method-assign]
+        self.to_torch = super().to_torch  # type: ignore[method-assign, misc] # nothing is decompressed
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample as SB3 does.
@@ -215,7 +247,22 @@ class CompressedObservations:
             raise AttributeError(f"{type(self).__name__} has no minibatches: it is a replay buffer, use sample()")
         if not self.full:
             raise ValueError(f"the rollout has {self.size()} of its steps: add the others before get()")  # type: ignore[attr-defined]
-        return super().get(*args, **kwargs)  # type: ignore[misc]
+        return self._in_turn(super().get(*args, **kwargs))  # type: ignore[misc]
+
+    def compute_returns_and_advantage(self, *args: Any, **kwargs: Any) -> None:
+        """Compute as SB3's rollout buffers do; a save in another thread sees all of it, or nothing."""
+        with self._lock:
+            super().compute_returns_and_advantage(*args, **kwargs)  # type: ignore[misc]
+
+    def _in_turn(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Take each minibatch under the lock: before the first one SB3 reshapes its arrays, one after another."""
+        end = object()
+        while True:
+            with self._lock:
+                batch = next(batches, end)
+            if batch is end:
+                return
+            yield batch
 
     def to_torch(self, array: NDArray[Any], copy: bool = True) -> Any:
         """Convert as SB3 does, without its copy where the array was decompressed for this very batch."""
@@ -282,7 +329,8 @@ class CompressedObservations:
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes that SB3's class wants to be pickled."""
         inherited = getattr(super(), "__getstate__", None)  # of every object since Python 3.11
-        return dict(vars(self) if inherited is None else inherited())
+        state = dict(vars(self) if inherited is None else inherited())
+        return {name: value for name, value in state.items() if name not in _MADE_AGAIN}
 
     def _saved(self) -> dict[str, Any]:
         """Return the attributes for a file."""
@@ -326,6 +374,22 @@ class CompressedObservations:
                 {key: _empty(part) if key in self._stores else part for key, part in space.spaces.items()}
             )
         return _empty(space) if self._stores else space
+
+    def _checked_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the arguments of `add`, or raise before anything is changed. Those by name are checked in place.
+
+        What came through unchanged, because its dtypes are right, need not be checked again: `_usual` is its form.
+        """
+        # SB3's replay buffers take these in this order, its rollout buffers `obs, action, reward` first.
+        replay = hasattr(self, "next_observations")
+        names = ("obs", "next_obs", "action", "reward", "done", "infos") if replay else ("obs", "action", "reward")
+        checked = [self._checked_field(name, value) for name, value in zip(names, args, strict=False)]
+        kwargs.update({name: self._checked_field(name, kwargs[name]) for name in names if name in kwargs})
+        given = [value.array if type(value) is Lent else value for value in checked]
+        lent = sum(type(value) is Lent for value in checked)
+        if all(one is other for one, other in zip(given, args, strict=False)) and lent in (0, 1 + replay):
+            self._usual, self._n_lent = _form(args), lent
+        return [*checked, *args[len(names) :]]
 
     def _checked_field(self, name: str, value: Any) -> Any:
         """Return an argument of `add`, or raise before anything is changed."""
@@ -371,22 +435,36 @@ class CompressedObservations:
             for array in vars(self).values()
             if type(array) is np.ndarray and array.ndim > 1 and row < len(array)
         ]
-        return row, self.full, rows
+        return row, self.full, rows, hindsight.episodes(self)
 
-    def _roll_back(self, row: int, full: bool, rows: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+    def _roll_back(
+        self,
+        row: int,
+        full: bool,
+        rows: list[tuple[NDArray[Any], NDArray[Any]]],
+        episodes: hindsight.Episodes | None,
+    ) -> None:
         """Put back what an `add` that raised has written."""
         self.pos, self.full = row, full
+        if episodes is not None:
+            hindsight.put_back(self, row, episodes)
         for array, before in rows:
             array[row] = before
         for store in self._stores.values():
             store.rollback()
 
 
-def _shapes(args: tuple[Any, ...]) -> Any:
-    """Return the shapes of what a replay buffer's `add` is given, or None if these are not arrays."""
+def _form(args: tuple[Any, ...]) -> Any:
+    """Return shapes and dtypes of what a buffer's `add` is given, or None if that is not the usual arrays."""
     try:
-        obs, next_obs, _, reward, done, infos = args
-        return obs.shape, next_obs.shape, reward.shape, done.shape, len(infos)
+        obs, second, third, fourth, fifth, last = args
+        if type(obs) is not np.ndarray or type(second) is not np.ndarray:
+            return None
+        form = (obs.shape, obs.dtype, second.shape, second.dtype, third.shape, third.dtype)
+        if type(last) is not list and type(last) is not tuple:
+            return form  # of a rollout buffer; the others are not checked
+        whole = set(map(type, last)) == {dict}
+        return (*form, fourth.shape, fourth.dtype, fifth.shape, fifth.dtype, len(last)) if whole else None
     except (ValueError, AttributeError, TypeError):
         return None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 import sb3_extra_buffers
-from sb3_extra_buffers.frames import saving
+from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
@@ -22,6 +22,7 @@ from sb3_extra_buffers.frames.saving import Decoder, Encoder, WrongClassError
 from sb3_extra_buffers.frames.spill import Spill
 
 _KEPT_APART = ("_lock", "_stores")
+_BOX = 8  # times the bytes of an observation: what gymnasium needs to make its space
 
 
 def save(buffer: Any, path: str | os.PathLike[str]) -> None:
@@ -78,6 +79,7 @@ def encode(value: Any, encoder: Encoder, where: str) -> Any:
     if type(value) is spaces.Tuple:
         return {"Tuple": [encoder.value(part, f"{where}[{i}]") for i, part in enumerate(value.spaces)]}
     if type(value) is spaces.Box:
+        encoder.claims.add([*value.shape, _BOX], np.dtype(value.dtype).itemsize)
         bounds = [_bound(part, encoder, f"{where}/{i}") for i, part in enumerate((value.low, value.high))]
         return {"Box": [np.dtype(value.dtype).str, list(value.shape), *bounds]}
     if type(value) is spaces.Discrete:
@@ -105,6 +107,7 @@ def decode(kind: str, content: Any, decoder: Decoder) -> Any:
         return spaces.Tuple([decoder.value(part) for part in content])
     if kind == "Box":
         dtype, shape, *bounds = content
+        decoder.claims.add([*shape, _BOX], checks.number_dtype(dtype).itemsize)
         low, high = (np.broadcast_to(decoder.value(bound), shape) for bound in bounds)
         return spaces.Box(low, high, dtype=np.dtype(dtype).type)
     if kind == "Discrete":

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from math import prod
 from types import EllipsisType
 from typing import Any, Literal
@@ -22,6 +24,7 @@ from sb3_extra_buffers.frames.cast import checked_values, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
 from sb3_extra_buffers.frames.store import Ids
+from sb3_extra_buffers.frames.tables import html_table, readable_bytes
 
 
 class CompressedArray(np.ndarray[Any, Any]):
@@ -110,9 +113,11 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         return CompressedArray
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._view is None:
-            return FrameArray, (self._table,)
-        return np.array, (np.asarray(self),)  # a view of something else cannot stay one
+        if self._view is not None:
+            return np.array, (np.asarray(self),)  # a view of something else cannot stay one
+        if self.store.alone and threading.active_count() > 1:  # another thread might write before all is pickled
+            return FrameArray, (deepcopy(self)._table,)
+        return FrameArray, (self._table,)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the array to a file, compressed as it is: whole or not at all.
@@ -139,10 +144,8 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
             return FrameArray(IdTable(self.store, self._ids.copy()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        from copy import deepcopy
-
-        function, arguments = self.__reduce__()
-        return function(*deepcopy(arguments, memo))
+        with self.store.lock:
+            return np.array(self) if self._view is not None else FrameArray(deepcopy(self._table, memo))
 
     @property
     def store(self) -> ObservationStore:
@@ -197,7 +200,14 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
         return bool(np.asarray(self))
 
     def __repr__(self) -> str:
+        """Return what it is, not what is in it: that would be decompressed."""
         return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.store.codec})"
+
+    def _repr_html_(self) -> str:
+        sizes = readable_bytes(self.nbytes), readable_bytes(self.store.nbytes)
+        rows = [("array", "shape", "dtype", "codec", "raw", "its store")]
+        rows.append(("CompressedArray", str(self.shape), str(self.dtype), self.store.codec.name, *sizes))
+        return html_table(rows, left=4)
 
     def __getitem__(self, index: Any) -> Any:
         """Return the selected observations, decompressed, in a new array."""
@@ -221,10 +231,11 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Compress `value` into the selected observations."""
         store = self.store
-        if store.staged is not None and type(index) is int and self._view is None and self._table.is_rows:
-            store.stage(self._table, index, checked_values(value, store.row_shape, store.dtype))  # from a buffer's add
-            return
         with store.lock:
+            if store.staged is not None and type(index) is int and self._view is None and self._table.is_rows:
+                obs = checked_values(value, store.row_shape, store.dtype)
+                store.stage(self._table, index, obs)  # from a buffer's add
+                return
             plain, rest = _split_index(index, len(self._leading))
             if plain and not rest and self._view is None and all(isinstance(part, int) for part in plain):
                 table = self._table

@@ -25,9 +25,37 @@ if TYPE_CHECKING:
     from sb3_extra_buffers.frames.store import FrameStore
 
 _MANY = 1 << 20
+_LARGEST = 1 << 30  # bytes of something that a file has no bytes for, and of all of that together
 
 STRUCTURE = ("codec", "frame_bytes", "n_words", "position_bytes", "pixels")
 """Attributes of coders that follow from the codec and the size of frames."""
+
+
+class Claims:
+    """Bytes of what is made without bytes of the file for it: one step of all envs, and spaces.
+
+    Writers ask, too: what cannot be loaded is not saved.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, shape: Any, itemsize: int) -> None:
+        """Ask for something of this shape."""
+        if not all(type(n) is int and 0 <= n <= _LARGEST for n in shape):
+            raise ValueError(f"{shape} is no shape, or too large")
+        self.total += prod(shape) * itemsize
+        if self.total > _LARGEST:
+            raise ValueError(f"one step of all envs has more than {_LARGEST:,} bytes: that is too large for a file")
+
+    def settings(self, given: Any) -> None:
+        """Check the settings of a store, and ask for its observations."""
+        settings(given)
+        self.add([*given["obs_shape"], given["streams"]], max(given["dtype"].itemsize, given["storage"].itemsize))
+
+    def recent(self, ids: NDArray[Any], frame_bytes: int) -> None:
+        """Ask for the frames that a store compares the next ones with."""
+        self.add(ids.shape, frame_bytes)
 
 
 def integer(value: Any) -> int:
@@ -42,11 +70,14 @@ def settings(given: Any) -> None:
     names = {"compression_kwargs", "decompression_kwargs", "item_bytes", "runs_type", "obs_shape", "dtype", "storage"}
     if not isinstance(given, dict) or given.keys() != names | {"method", "frame_stack", "streams", "output"}:
         raise ValueError("the settings of a store are not as they should be")
-    numbers = [*given["obs_shape"], given["streams"], given["dtype"].itemsize, given["storage"].itemsize]
-    if not all(type(n) is int and 0 <= n <= _MANY for n in numbers) or prod(numbers) > _MANY**2:
-        raise ValueError("observations, or envs, are too large")
     if given["output"] not in ("raw", "float", "normalized"):
         raise ValueError(f"there is no output {given['output']!r}")
+
+
+def codec_settings(given: dict[str, Any]) -> None:
+    """Check the settings of a codec; what else they may be is checked where it is opened."""
+    if any(type(value) is int and abs(value) > _LARGEST for value in given.values()):
+        raise ValueError("a setting of a codec is too large")
 
 
 def layout(stack: Any, axis: Any) -> None:

@@ -19,10 +19,11 @@ import importlib
 import json
 import os
 import secrets
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from math import prod
@@ -50,6 +51,7 @@ _MOST_BLOCKS = 1 << 15  # of one array
 _INDEX_BYTES = 1 << 27  # at most
 _LARGE = 1 << 28  # bytes from which progress is shown
 _NUMBERS = "biufc"
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class DamagedFileError(ValueError):
@@ -74,6 +76,7 @@ class Checkpoint:
     Attributes:
         token: which file it is.
         sequence: how many states were published in it.
+        digest: of the index. With the others it says which state: a copy of the file may have gone another way.
         end: where the next block goes.
         live: bytes that this state needs.
         blocks: those of each array, by name.
@@ -82,6 +85,7 @@ class Checkpoint:
 
     token: bytes
     sequence: int
+    digest: str
     end: int
     live: int
     blocks: dict[str, list[Block]]
@@ -106,7 +110,7 @@ class Writer:
         *,
         block_bytes: int | None = None,
         changed: NDArray[np.bool_] | None = None,
-        pause: Callable[[], object] | None = None,
+        look: Callable[[int, int], object] | None = None,
     ) -> str:
         """Write an array of numbers, and return its name for the document.
 
@@ -115,7 +119,7 @@ class Writer:
             array: what to write.
             block_bytes: where to cut it. None: as suits its size.
             changed: for each block whether it may have changed since. None: that is found out by checksum.
-            pause: called before each block that is read.
+            look: called with the first byte and the end of each block before it is read.
         """
         if name in self.arrays:
             raise ValueError(f"two arrays are named {name!r}")
@@ -133,8 +137,8 @@ class Writer:
             looked[: len(blocks)] = changed[: len(blocks)] | ~as_large
         blocks = [*blocks, *[_NO_BLOCK] * (n - len(blocks))]
         for i in looked.nonzero()[0].tolist():
-            if pause is not None:
-                pause()
+            if look is not None:
+                look(i * items * array.itemsize, min((i + 1) * items * array.itemsize, array.nbytes))
             part = np.ascontiguousarray(flat[i * items : (i + 1) * items]).view(np.uint8)
             digest = checksum(part)
             if (blocks[i].size, blocks[i].digest) != (part.size, digest):
@@ -172,34 +176,34 @@ class Reader:
         self._file, self._path = file, path
         self.size = os.fstat(file.fileno()).st_size
         self.token = self._read_header()
-        self.sequence, at, size, digest = self._read_place()
+        self.sequence, at, size, self.digest = self._read_place()
         if index:
-            self._read_index(at, size, digest)
+            self._read_index(at, size)
 
-    def _read_index(self, at: int, size: int, digest: str) -> None:
+    def _read_index(self, at: int, size: int) -> None:
         if size > _INDEX_BYTES:
             raise self.damaged(f"its index claims {size:,} bytes")
         index = np.empty(self._within(at, size), np.uint8)
         self._read_into(at, index)
-        if checksum(index) != digest:
+        if checksum(index) != self.digest:
             raise self.damaged("the checksum of its index is wrong")
         try:
             parsed = from_json(index)
             self.document: Any = parsed["document"]
             self.arrays: dict[str, dict[str, Any]] = parsed["arrays"]
             self.blocks = {name: [Block(*block) for block in entry["blocks"]] for name, entry in self.arrays.items()}
-            ends = [block.offset + block.size for blocks in self.blocks.values() for block in blocks]
-            self.live = sum(block.size for blocks in self.blocks.values() for block in blocks)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self.damaged(f"its index makes no sense: {error}") from error
-        if self.live > self.size or not all(type(end) is int and _START <= end <= self.size for end in ends):
+        blocks = [block for blocks in self.blocks.values() for block in blocks]
+        self.live = sum(self._within(block.offset, block.size) for block in blocks)
+        if self.live > self.size:
             raise self.damaged("its index claims more bytes than the file has")
-        self.end = max([at + size, *ends])
+        self.end = max([at + size, *(block.offset + block.size for block in blocks)])
         self._progress: Callable[[int], object] = _silent
 
     def checkpoint(self) -> Checkpoint:
         """Return what a later save needs to go on with this file."""
-        return Checkpoint(self.token, self.sequence, self.end, self.live, self.blocks)
+        return Checkpoint(self.token, self.sequence, self.digest, self.end, self.live, self.blocks)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -231,7 +235,7 @@ class Reader:
             raise self.damaged(f"{name} is not as large as it says")
         memory, at = np.empty(total, np.uint8) if room is None else room(total), 0
         for block in blocks:
-            part = (memory if room is None else room(total))[at : at + self._within(block.offset, block.size)]
+            part = (memory if room is None else room(total))[at : at + block.size]
             self._read_into(block.offset, part)
             if checksum(part) != block.digest:
                 raise self.damaged(f"a checksum of {name} is wrong")
@@ -321,13 +325,16 @@ def write(
 
 def _replace(path: Path, describe: Callable[[Writer], Any], progress: Callable[[int], object]) -> Checkpoint:
     """Write a new file, and then give it the name of the old one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # the same each time: the next save does away with a leftover
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save to", str(path.parent))
     token = secrets.token_bytes(16)
     head = _HEADER.pack(_MAGIC, VERSION, sys.byteorder.encode("ascii"), token)
     head += bytes.fromhex(checksum(np.frombuffer(head, np.uint8)))
-    with _locked(temporary, os.O_RDWR | os.O_CREAT) as file:
+    with _locked(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)) as file:
         try:
             file.truncate(0)
+            _take_mode(file, path)
             writer = Writer(file, 0, None, progress)
             writer.write(head.ljust(_START, b"\0"))
             place = _write_index(file, writer, describe, 1)
@@ -336,9 +343,11 @@ def _replace(path: Path, describe: Callable[[Writer], Any], progress: Callable[[
                 file.close()  # Windows renames no open file
             os.replace(temporary, path)
         except BaseException:
+            if _fcntl is None:
+                file.close()
             temporary.unlink(missing_ok=True)
             raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return published
 
 
@@ -348,8 +357,7 @@ def _append(
     """Write what has changed to the end of the file, then publish it; None if the file is not that of `before`."""
     try:
         with _locked(path, os.O_RDWR) as file:
-            found = Reader(file, path, index=False)
-            if (found.token, found.sequence) != (before.token, before.sequence) or found.size < before.end:
+            if not _holds(file, path, before):
                 return None
             sequence = before.sequence + 1
             try:
@@ -360,8 +368,18 @@ def _append(
                 file.truncate(before.end)
                 raise
             return _publish(file, writer, place, before.token, sequence)
-    except (FileNotFoundError, DamagedFileError):
+    except FileNotFoundError:
         return None
+
+
+def _holds(file: FileIO, path: Path, before: Checkpoint) -> bool:
+    """Tell whether what was published last in a file is `before`."""
+    try:
+        found = Reader(file, path, index=False)
+    except ValueError:  # damaged, or of another version
+        return False
+    known = (before.token, before.sequence, before.digest)
+    return (found.token, found.sequence, found.digest) == known and found.size >= before.end
 
 
 def _write_index(file: FileIO, writer: Writer, describe: Callable[[Writer], Any], sequence: int) -> bytes:
@@ -372,7 +390,7 @@ def _write_index(file: FileIO, writer: Writer, describe: Callable[[Writer], Any]
         raise ValueError(f"the index has {len(index):,} bytes, more than {_INDEX_BYTES:,}: too much that is no array")
     place = _PLACE.pack(sequence, writer.at, len(index), bytes.fromhex(checksum(np.frombuffer(index, np.uint8))))
     writer.write(index)
-    os.fsync(file.fileno())
+    sync(file.fileno())
     return place + bytes.fromhex(checksum(np.frombuffer(place, np.uint8)))
 
 
@@ -381,9 +399,10 @@ def _publish(file: FileIO, writer: Writer, place: bytes, token: bytes, sequence:
     for copy in (0, 1):
         writer.at = _SECTOR * (1 + 2 * (sequence % 2) + copy)
         writer.write(place)
-    os.fsync(file.fileno())
+    sync(file.fileno())
     blocks = {name: entry["blocks"] for name, entry in writer.arrays.items()}
-    return Checkpoint(token, sequence, end, writer.live, blocks)
+    digest = _PLACE.unpack_from(place)[3].hex()
+    return Checkpoint(token, sequence, digest, end, writer.live, blocks)
 
 
 @contextmanager
@@ -451,8 +470,8 @@ def _locked(path: Path, flags: int) -> Iterator[FileIO]:
     while True:
         file = FileIO(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666), "r+")
         try:
-            if _fcntl is not None:
-                _fcntl.flock(file.fileno(), _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+            if not _lock(file):
+                raise OSError(errno.EAGAIN, "another process is saving to this file", str(path))
             try:
                 if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # renamed since it was opened
                     continue
@@ -460,21 +479,55 @@ def _locked(path: Path, flags: int) -> Iterator[FileIO]:
                 continue
             yield file
             return
-        except BlockingIOError as error:
-            raise OSError(errno.EAGAIN, "another process is saving to this file", str(path)) from error
         finally:
-            if _fcntl is not None:
-                _fcntl.flock(file.fileno(), _fcntl.LOCK_UN)  # a forked child may have the file open, too
+            if _fcntl is not None and not file.closed:
+                with suppress(OSError):
+                    _fcntl.flock(file.fileno(), _fcntl.LOCK_UN)  # a forked child may have the file open, too
             file.close()
 
 
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
+def _lock(file: FileIO) -> bool:
+    """Tell whether nobody else has the file locked, and lock it; some file systems, and Windows, have no such locks."""
+    if _fcntl is not None:
+        try:
+            _fcntl.flock(file.fileno(), _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+    return True
+
+
+def _take_mode(file: FileIO, path: Path) -> None:
+    """Give a new file the permissions of the one that it replaces: what only its owner may read stays so."""
+    if hasattr(os, "fchmod"):
+        with suppress(OSError):  # there is none, or its file system has no permissions
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+
+
+def sync(file: int) -> None:
+    """Wait until an open file is on the disk."""
+    if hasattr(_fcntl, "F_FULLFSYNC"):  # on macOS `fsync` leaves it in the disk's own memory
+        with suppress(OSError):
+            _fcntl.fcntl(file, _fcntl.F_FULLFSYNC)
+            return
+    os.fsync(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of files in a folder are on the disk, where the system can do that."""
+    if os.name != "posix":
+        return
+    try:
         opened = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(opened)
+            sync(opened)
         finally:
             os.close(opened)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, *_UNSUPPORTED):
+            raise
 
 
 def _silent(n: int) -> None:

@@ -32,8 +32,8 @@ def store_new() -> Callable[..., int]:
     """Return the compiled call. Its arguments are the state of a store and of its coder.
 
     `progress` holds how many frames are encoded, into how many bytes; how many are new; how many ids are free, and how
-    many of these are of frames that have gone; `copied` is that of the heap. The call returns DONE, or what there is no
-    room for: it is then called again, and goes on where it was.
+    many of these are of frames that have gone; `copied` is that of the heap; rows of `scratch` go from step to step.
+    The call returns DONE, or what there is no room for: it is then called again, and goes on where it was.
     """
     digest = _sources()
 
@@ -44,14 +44,16 @@ def store_new() -> Callable[..., int]:
         offsets, lengths, references, counts, free, n_free,
         frame_bytes, position_bytes, keys, uses, key_candidates, last_used, clock, backgrounds, votes, savings,
         learning,
-        same_as, hints, frames, streams, data, new_lengths, new_references, new_offsets, progress, copied,
+        scratch, frames, data, progress, copied,
     ):  # fmt: skip
         assert digest
+        same_as, hints, streams = scratch[0], scratch[1], scratch[2]
+        new_lengths, new_references, new_offsets = scratch[3], scratch[4], scratch[5]
         k = candidates.shape[0]
         n_words = frames.shape[1]
         if progress[2] < 0:
             _look_up(candidates, weights, index_hashes, index_codes, counts, same_as, hints)
-            scratch = np.empty((1, frame_bytes), np.uint8)
+            stored = np.empty((1, frame_bytes), np.uint8)
             new = 0
             for j in range(k):
                 candidate = candidates[j].view(np.uint8)
@@ -64,11 +66,11 @@ def store_new() -> Callable[..., int]:
                         references[one].astype(np.int64),
                         keys.view(np.uint8),
                         position_bytes,
-                        scratch,
+                        stored,
                     )
                     difference = np.uint8(bad >= 0)
                     for b in range(frame_bytes):
-                        difference |= np.uint8(scratch[0, b] ^ candidate[b])
+                        difference |= np.uint8(stored[0, b] ^ candidate[b])
                     if difference != 0:
                         hints[j] = -1
                 if same_as[j] == j and hints[j] < 0:
@@ -103,7 +105,7 @@ def store_new() -> Callable[..., int]:
         f"{data}, int64, int64, {ints}, {ints}",
         f"{ints}, {ids}, {ids}, {ids}, {ids}, int64",
         f"int64, int64, {words}, {ints}, {ints}, {ints}, {ints}, {words}, int8[:,::1], {ints}, boolean",
-        f"{ints}, {ints}, {words}, {ints}, {data}, {ints}, {ints}, {ints}, {ints}, {ints}",
+        f"int64[:,::1], {words}, {data}, {ints}, {ints}",
     )
     compiled: Callable[..., int] = numba.njit(f"int64({', '.join(groups)})", nogil=True, cache=True)(kernel)
     return compiled

@@ -33,7 +33,7 @@ class Budget:
             raise TypeError(f"max_bytes is a number of bytes or None for no limit, not {max_bytes!r}")
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(f"max_bytes is at least 1 or None for no limit, not {max_bytes}")
-        self.max_bytes = max_bytes
+        self.max_bytes = None if max_bytes is None else int(max_bytes)
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()  # whatever has `nbytes`
 
     def __getstate__(self) -> dict[str, Any]:

@@ -42,16 +42,16 @@ def hash_weights() -> Words:
 
 
 def overlap() -> Callable[..., int]:
-    """Return the step for frames that lie one after another, as 8-byte words `[n, stack, words]`."""
-    words, ints, codes = "uint64[:,:,::1]", "int64[::1]", "int64[:,::1]"
-    signature = f"int64({words}, {ints}, {words}, {codes}, {codes}, uint64[:,::1], {ints}, int64)"
+    """Return the step for two blocks of frames that lie one after another, as 8-byte words `[n, stack, words]`."""
+    words, ints, codes = "uint64[:,:,::1]", "int64[::1]", "int64[:,:,::1]"
+    signature = f"int64({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint64[:,::1], {ints}, int64)"
     return jit.choose(_overlap_kernel, overlap_reference, signature)
 
 
 def overlap_interleaved() -> Callable[..., int]:
-    """Return the step for stacks of 4 byte frames whose pixels lie side by side, as 4-byte words `[n, pixels]`."""
-    words, ints, codes = "uint32[:,::1]", "int64[::1]", "int64[:,::1]"
-    signature = f"int64({words}, {ints}, {words}, {codes}, {codes}, uint8[:,::1], {ints}, int64)"
+    """Return the step for two blocks of 4 byte frames whose pixels lie side by side, as 4-byte words `[n, pixels]`."""
+    words, ints, codes = "uint32[:,::1]", "int64[::1]", "int64[:,:,::1]"
+    signature = f"int64({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint8[:,::1], {ints}, int64)"
     return jit.choose(_overlap_interleaved_kernel, _overlap_interleaved_reference, signature)
 
 
@@ -84,7 +84,8 @@ def count() -> Callable[..., int]:
 
 
 def _overlap_kernel(
-    frames: Words,
+    first: Words,
+    second: Words,
     streams: Ints,
     recent: Words,
     recent_codes: Ints,
@@ -93,68 +94,71 @@ def _overlap_kernel(
     sources: Ints,
     k: int,
 ) -> int:
-    n, stack, n_words = frames.shape
+    n, stack, n_words = first.shape
     for i in range(n):
         if streams[i] < 0 or streams[i] >= len(recent):
             return -1
     whole = n_words - n_words % 64
-    for i in range(n):
-        stream = streams[i]
-        known = 0  # how many frames have codes: all, all but the newest, or none
-        for shift in range(2):
-            known = stack - shift
-            for s in range(known):
-                frame, other = frames[i, s], recent[stream, s + shift]
-                # Inner loops of fixed length and one type: so the compiler makes vector code of them.
-                for w in range(0, whole, 64):
-                    difference = np.uint64(0)
-                    for v in range(64):
-                        difference |= frame[w + v] ^ other[w + v]
-                    if difference != 0:
-                        known = 0
-                        break
-                for w in range(whole, n_words):
-                    if frame[w] != other[w]:
-                        known = 0
-                if known == 0:
-                    break
-            if known > 0:
+    for b in range(2):
+        frames = first if b == 0 else second
+        for i in range(len(frames)):
+            stream = streams[i]
+            known = 0  # how many frames have codes: all, all but the newest, or none
+            for shift in range(2):
+                known = stack - shift
                 for s in range(known):
-                    codes[i, s] = recent_codes[stream, s + shift]
-                break
-        for s in range(known, stack):
-            frame = frames[i, s]
-            same = False
-            for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
-                other = frames[i, t]
-                difference = np.uint64(0)
-                for w in range(0, whole, 64):
-                    for v in range(64):
-                        difference |= frame[w + v] ^ other[w + v]
-                    if difference != 0:
+                    frame, other = frames[i, s], recent[stream, s + shift]
+                    # Inner loops of fixed length and one type: so the compiler makes vector code of them.
+                    for w in range(0, whole, 64):
+                        difference = np.uint64(0)
+                        for v in range(64):
+                            difference |= frame[w + v] ^ other[w + v]
+                        if difference != 0:
+                            known = 0
+                            break
+                    for w in range(whole, n_words):
+                        if frame[w] != other[w]:
+                            known = 0
+                    if known == 0:
                         break
-                for w in range(whole, n_words):
-                    difference |= frame[w] ^ other[w]
-                same = difference == 0
-                if same:
-                    codes[i, s] = codes[i, t]
+                if known > 0:
+                    for s in range(known):
+                        codes[b, i, s] = recent_codes[stream, s + shift]
                     break
-            if not same:
-                for w in range(n_words):
-                    candidates[k, w] = frame[w]
-                sources[k] = stream
-                codes[i, s] = -1 - k
-                k += 1
-        if known < stack:
-            for s in range(stack):
-                for w in range(n_words):
-                    recent[stream, s, w] = frames[i, s, w]
-                recent_codes[stream, s] = codes[i, s]
+            for s in range(known, stack):
+                frame = frames[i, s]
+                same = False
+                for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
+                    other = frames[i, t]
+                    difference = np.uint64(0)
+                    for w in range(0, whole, 64):
+                        for v in range(64):
+                            difference |= frame[w + v] ^ other[w + v]
+                        if difference != 0:
+                            break
+                    for w in range(whole, n_words):
+                        difference |= frame[w] ^ other[w]
+                    same = difference == 0
+                    if same:
+                        codes[b, i, s] = codes[b, i, t]
+                        break
+                if not same:
+                    for w in range(n_words):
+                        candidates[k, w] = frame[w]
+                    sources[k] = stream
+                    codes[b, i, s] = -1 - k
+                    k += 1
+            if known < stack:
+                for s in range(stack):
+                    for w in range(n_words):
+                        recent[stream, s, w] = frames[i, s, w]
+                    recent_codes[stream, s] = codes[b, i, s]
     return k
 
 
 def _overlap_interleaved_kernel(
-    frames: NDArray[np.uint32],
+    first: NDArray[np.uint32],
+    second: NDArray[np.uint32],
     streams: Ints,
     recent: NDArray[np.uint32],
     recent_codes: Ints,
@@ -163,82 +167,85 @@ def _overlap_interleaved_kernel(
     sources: Ints,
     k: int,
 ) -> int:
-    n, n_pixels = frames.shape
+    n, n_pixels = first.shape
     for i in range(n):
         if streams[i] < 0 or streams[i] >= len(recent):
             return -1
     stack = 4
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
-    for i in range(n):
-        stream = streams[i]
-        frame, last = frames[i], recent[stream]
-        # Inner loops of fixed length and one type: so the compiler makes vector code of them.
-        known = 4
-        for p in range(0, whole, 256):
-            difference = np.uint32(0)
-            for q in range(p, p + 256):
-                difference = np.uint32(difference | np.uint32(frame[q] ^ last[q]))
-            if difference != 0:
-                known = 0
-                break
-        for q in range(whole, n_pixels):
-            if frame[q] != last[q]:
-                known = 0
-        if known == 0:
-            known = 3
+    for b in range(2):
+        frames = first if b == 0 else second
+        for i in range(len(frames)):
+            stream = streams[i]
+            frame, last = frames[i], recent[stream]
+            # Inner loops of fixed length and one type: so the compiler makes vector code of them.
+            known = 4
             for p in range(0, whole, 256):
                 difference = np.uint32(0)
                 for q in range(p, p + 256):
-                    moved = np.uint32(frame[q] ^ np.uint32(last[q] >> eight))
-                    difference = np.uint32(difference | np.uint32(moved & np.uint32(0xFFFFFF)))
+                    difference = np.uint32(difference | np.uint32(frame[q] ^ last[q]))
                 if difference != 0:
                     known = 0
                     break
             for q in range(whole, n_pixels):
-                if (frame[q] ^ (last[q] >> eight)) & np.uint32(0xFFFFFF) != 0:
+                if frame[q] != last[q]:
                     known = 0
-        for s in range(known):
-            codes[i, s] = recent_codes[stream, s + stack - known]
-        for s in range(known, stack):
-            bits = np.uint32(8 * s)
-            same = False
-            for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
-                apart = np.uint32(8 * (s - t))
-                pair = np.uint32(0xFF) << np.uint32(8 * t)
-                difference = np.uint32(0)
+            if known == 0:
+                known = 3
                 for p in range(0, whole, 256):
+                    difference = np.uint32(0)
                     for q in range(p, p + 256):
-                        difference |= np.uint32(frame[q] >> apart) ^ frame[q]
-                    if difference & pair != 0:
+                        moved = np.uint32(frame[q] ^ np.uint32(last[q] >> eight))
+                        difference = np.uint32(difference | np.uint32(moved & np.uint32(0xFFFFFF)))
+                    if difference != 0:
+                        known = 0
                         break
                 for q in range(whole, n_pixels):
-                    difference |= np.uint32(frame[q] >> apart) ^ frame[q]
-                same = difference & pair == 0
+                    if (frame[q] ^ (last[q] >> eight)) & np.uint32(0xFFFFFF) != 0:
+                        known = 0
+            for s in range(known):
+                codes[b, i, s] = recent_codes[stream, s + stack - known]
+            for s in range(known, stack):
+                bits = np.uint32(8 * s)
+                same = False
+                for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
+                    apart = np.uint32(8 * (s - t))
+                    pair = np.uint32(0xFF) << np.uint32(8 * t)
+                    difference = np.uint32(0)
+                    for p in range(0, whole, 256):
+                        for q in range(p, p + 256):
+                            difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                        if difference & pair != 0:
+                            break
+                    for q in range(whole, n_pixels):
+                        difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                    same = difference & pair == 0
+                    if same:
+                        codes[b, i, s] = codes[b, i, t]
+                        break
                 if same:
-                    codes[i, s] = codes[i, t]
-                    break
-            if same:
-                continue
-            if s == 3:
+                    continue
+                if s == 3:
+                    for q in range(n_pixels):
+                        candidates[k, q] = np.uint8(np.uint32(frame[q] >> newest))
+                else:
+                    for q in range(n_pixels):
+                        candidates[k, q] = np.uint8(frame[q] >> bits)
+                sources[k] = stream
+                codes[b, i, s] = -1 - k
+                k += 1
+            if known < stack:
                 for q in range(n_pixels):
-                    candidates[k, q] = np.uint8(np.uint32(frame[q] >> newest))
-            else:
-                for q in range(n_pixels):
-                    candidates[k, q] = np.uint8(frame[q] >> bits)
-            sources[k] = stream
-            codes[i, s] = -1 - k
-            k += 1
-        if known < stack:
-            for q in range(n_pixels):
-                last[q] = frame[q]
-            for s in range(stack):
-                recent_codes[stream, s] = codes[i, s]
+                    last[q] = frame[q]
+                for s in range(stack):
+                    recent_codes[stream, s] = codes[b, i, s]
     return k
 
 
 def overlap_reference(
-    frames: NDArray[Any],
+    first: NDArray[Any],
+    second: NDArray[Any],
     streams: Ints,
     recent: NDArray[Any],
     recent_codes: Ints,
@@ -247,36 +254,38 @@ def overlap_reference(
     sources: Ints,
     k: int,
 ) -> int:
-    """Do as the kernels do, in NumPy, for frames `[n, stack, ...]` of any layout.
+    """Do as the kernels do, in NumPy, for two blocks of frames `[n, stack, ...]` of any layout; one may be empty.
 
-    Fills `codes` [n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, or -1 and
-    does nothing if `recent` has no room for a stream.
+    Fills `codes` [2, n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, or -1
+    and does nothing if `recent` has no room for a stream.
     """
     if len(streams) and not 0 <= streams.min() <= streams.max() < len(recent):
         return -1
-    stack = frames.shape[1]
-    for i, stream in enumerate(streams.tolist()):  # an observation is compared with the one before it
-        last, known = recent[stream], 0
-        if np.array_equal(frames[i], last):
-            known, codes[i] = stack, recent_codes[stream]
-        elif stack > 1 and np.array_equal(frames[i, :-1], last[1:]):
-            known, codes[i, :-1] = stack - 1, recent_codes[stream, 1:]
-        for s in range(known, stack):
-            again = [t for t in range(s - 1, -1, -1) if np.array_equal(frames[i, s], frames[i, t])]
-            if again:
-                codes[i, s] = codes[i, again[0]]
-            else:
-                candidates[k, : frames.shape[2]] = frames[i, s]
-                sources[k] = stream
-                codes[i, s] = -1 - k
-                k += 1
-        recent[stream] = frames[i]
-        recent_codes[stream] = codes[i]
+    stack = first.shape[1]
+    for b, frames in enumerate((first, second)):
+        for i, stream in enumerate(streams[: len(frames)].tolist()):  # an observation is compared with the one before
+            last, known = recent[stream], 0
+            if np.array_equal(frames[i], last):
+                known, codes[b, i] = stack, recent_codes[stream]
+            elif stack > 1 and np.array_equal(frames[i, :-1], last[1:]):
+                known, codes[b, i, :-1] = stack - 1, recent_codes[stream, 1:]
+            for s in range(known, stack):
+                again = [t for t in range(s - 1, -1, -1) if np.array_equal(frames[i, s], frames[i, t])]
+                if again:
+                    codes[b, i, s] = codes[b, i, again[0]]
+                else:
+                    candidates[k, : frames.shape[2]] = frames[i, s]
+                    sources[k] = stream
+                    codes[b, i, s] = -1 - k
+                    k += 1
+            recent[stream] = frames[i]
+            recent_codes[stream] = codes[b, i]
     return k
 
 
 def _overlap_interleaved_reference(
-    frames: NDArray[np.uint32],
+    first: NDArray[np.uint32],
+    second: NDArray[np.uint32],
     streams: Ints,
     recent: NDArray[np.uint32],
     recent_codes: Ints,
@@ -288,7 +297,8 @@ def _overlap_interleaved_reference(
     def planes(words: NDArray[np.uint32]) -> Bytes:
         return words.view(np.uint8).reshape(*words.shape, 4).transpose(0, 2, 1)
 
-    return overlap_reference(planes(frames), streams, planes(recent), recent_codes, codes, candidates, sources, k)
+    blocks = planes(first), planes(second)
+    return overlap_reference(*blocks, streams, planes(recent), recent_codes, codes, candidates, sources, k)
 
 
 def look_up_kernel(

@@ -50,7 +50,12 @@ class ObservationStore:
         budget: limit of bytes, shared with other stores.
         lock: shared with whoever must see several arrays change at once.
         spill: keep payloads in a file there. None: in memory.
+
+    Attributes:
+        alone: whether no buffer cares for the lock: then arrays do, when they are pickled.
     """
+
+    alone = False
 
     def __init__(
         self,
@@ -81,6 +86,7 @@ class ObservationStore:
         self.row_shape = (self.streams, *self.obs_shape)
         self.budget = Budget() if budget is None else budget
         self.lock = Lock() if lock is None else lock
+        self.alone = lock is None
         self.tables: weakref.WeakSet[IdTable] = weakref.WeakSet()
         self.n_tables = 0
         self.orphans: deque[Ids] = deque()
@@ -176,9 +182,9 @@ class ObservationStore:
             self.collect()
             self.writes += len(writes)
             # One call for all arrays of a row: their streams are the same.
-            together = len({id(write.streams) for write in writes}) == 1
+            together = all(write.streams is self.row_streams for write in writes)
             try:
-                for group in [writes] if together else [[write] for write in writes]:
+                for group in [writes] if together and writes else [[write] for write in writes]:
                     blocks = [self.layout.split(write.obs) for write in group]
                     ids = self.frames.put_blocks(blocks, group[0].streams)
                     self.prepared += zip(group, ids, strict=True)
@@ -193,8 +199,9 @@ class ObservationStore:
             replaced = []
             for write, ids in prepared:
                 place = write.table.ids[write.index]  # a view: the index is of integers
-                replaced.append(place.flatten())
-                place[...] = ids.reshape(place.shape)
+                if place.tobytes().strip(b"\0"):  # not written for the first time
+                    replaced.append(place.flatten())
+                place[...] = ids if ids.shape == place.shape else ids.reshape(place.shape)
             if replaced:
                 self.frames.release(np.concatenate(replaced))
 
@@ -335,7 +342,7 @@ class IdTable:
 
     def __del__(self) -> None:
         # Not released here: the collector may run this in the middle of a `put`.
-        if hasattr(self, "store"):  # not while unpickling fails
+        if hasattr(self, "store") and hasattr(self.store, "orphans"):  # not when copying or unpickling has failed
             self.store.orphans.append(self.ids)
 
 

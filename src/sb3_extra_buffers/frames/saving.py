@@ -41,6 +41,7 @@ Decode = Callable[[str, Any, Any], Any]
 """`(kind, content, decoder)` to a value, or NotImplemented."""
 
 _OBJECTS = 4096  # of an array of objects, in one block of JSON
+_IDS = 1 << 20  # looked at at a time
 _CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Spans)}}
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -56,6 +57,7 @@ class Encoder:
         self.writer = writer
         self.stores = stores
         self.heaps: dict[str, tuple[weakref.ref[Heap], int]] = {}  # by name, and their marks
+        self.claims = checks.Claims()
         self._marked = {} if known is None else known.notes
         self._extra = extra
 
@@ -100,9 +102,11 @@ class Encoder:
         """Return a document of a store; arrays over it are values like others."""
         store.collect()
         settings = {**store._settings, "obs_shape": store.obs_shape, "dtype": store.dtype, "storage": store.storage}
-        settings |= {"method": store.method, "frame_stack": store.frame_stack, "streams": store.streams}
+        settings |= {"method": store.method, "frame_stack": store.frame_stack, "streams": int(store.streams)}
+        settings["output"] = store.output
+        self.claims.settings(settings)
         return {
-            "settings": self.value({**settings, "output": store.output}, where),
+            "settings": self.value(settings, where),
             "layout": [store.layout.stack, store.layout.axis],
             "planned": store.planned,
             "writes": store.writes,
@@ -115,6 +119,7 @@ class Encoder:
         if not isinstance(frames, FrameStore):  # dense cells on a device
             state = {key: value for key, value in frames.__getstate__().items() if key in ("cells", "device")}
             return {"dense": self.value(state, f"{where}/dense")}
+        self.claims.recent(frames.recent_ids, frames.frame_bytes)
         names = ("offsets", "lengths", "references", "recent_ids")
         heap, name = frames.heap, f"{where}/heap"
         return {
@@ -134,9 +139,9 @@ class Encoder:
         if known is not None and known() is heap:
             written = heap.written_since(mark)
             changed = np.logical_or.reduceat(written, np.arange(0, written.size, segments)) if written.size else written
-        pause = heap.relax if isinstance(heap, SpilledHeap) else None
+        look = heap.look if isinstance(heap, SpilledHeap) else None
         self.heaps[name] = weakref.ref(heap), heap.mark()
-        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed, pause=pause)
+        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed, look=look)
 
     def _coder(self, coder: Coder, where: str) -> dict[str, Any]:
         state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
@@ -177,6 +182,7 @@ class Decoder:
         self.reader = reader
         self.stores: list[ObservationStore] = []
         self.heaps: dict[str, Heap] = {}
+        self.claims = checks.Claims()
         self._tables: list[tuple[int, IdTable]] = []
         self._extra = extra
 
@@ -215,7 +221,7 @@ class Decoder:
     def store(self, document: dict[str, Any], opened: Callable[..., ObservationStore]) -> None:
         """Make a store, with `opened(obs_shape, dtype, **settings)`; arrays over it are to come."""
         settings = self.value(document["settings"])
-        checks.settings(settings)
+        self.claims.settings(settings)
         settings.pop("item_bytes")
         store = opened(settings.pop("obs_shape"), settings.pop("dtype"), **settings)
         stack, axis = document["layout"]
@@ -250,6 +256,7 @@ class Decoder:
     def _fill(self, frames: FrameStore, saved: dict[str, Any]) -> None:
         arrays = {name: self.reader.array(saved["arrays"][name]) for name in saved["arrays"]}
         checks.tables(arrays, frames.stack)
+        self.claims.recent(arrays["recent_ids"], frames.frame_bytes)
         heap = frames.heap
         name = saved["heap"]
         data = self.reader.array(name, heap.room if isinstance(heap, SpilledHeap) else None)
@@ -288,6 +295,7 @@ class Decoder:
             key: self._codec(content["codec"]) if type(content) is dict and "codec" in content else self.value(content)
             for key, content in settings.items()
         }
+        checks.codec_settings(values)
         return _CODECS[name](**values)
 
     def _observations(self, number: int, made: int, name: str) -> FrameArray:
@@ -344,7 +352,7 @@ def save(
         extra: for kinds of values that are not known here.
         total: about how many bytes.
     """
-    where = Path(path).absolute()
+    where = Path(path).resolve()  # of a symbolic link, what it points to is written
     known = _known.setdefault(lock, _Known())
     with known.saving:
         before = known.checkpoints.get(where)
@@ -370,7 +378,7 @@ def loading(path: str | os.PathLike[str], extra: Decode) -> Iterator[tuple[Any, 
     Raises:
         DamagedFileError: the file is not what was saved.
     """
-    where = Path(path).absolute()
+    where = Path(path).resolve()
     with files.reading(where) as reader:
         decoder = Decoder(reader, extra)
         before = reader.checkpoint()
@@ -409,7 +417,11 @@ def _count(frames: Any, tables: list[NDArray[np.uint32]]) -> None:
     for ids in (*tables, *recent):
         if ids.size and not 0 <= ids.min() <= ids.max() < n:
             raise ValueError("an id is of no frame")
-        counts += np.bincount(ids.reshape(-1), minlength=n)
+        for start in range(0, ids.size, _IDS):
+            some = ids.reshape(-1)[start : start + _IDS]
+            first = some.min()  # of frames that came together ids are near each other
+            found = np.bincount(some - first)
+            counts[first : first + len(found)] += found
     counts[0] = 1
     frames.counts = counts.astype(np.uint32)
     free = np.flatnonzero(counts == 0)[::-1]
@@ -417,7 +429,8 @@ def _count(frames: Any, tables: list[NDArray[np.uint32]]) -> None:
         frames.free = free
         return
     heap, alive = frames.heap, np.flatnonzero(counts[1:]) + 1
-    checks.payloads(frames, alive)
+    for start in range(0, len(alive), _IDS):
+        checks.payloads(frames, alive[start : start + _IDS])
     frames.n_free, frames.free = len(free), np.zeros(n, np.uint32)
     frames.free[: len(free)] = free
     heap.alive = np.bincount(frames.offsets[alive] // heap.segment_bytes, minlength=heap.n_segments)
@@ -437,23 +450,23 @@ def save_array(array: FrameArray, path: str | os.PathLike[str]) -> None:
     def describe(encoder: Encoder) -> Any:
         return {"class": "CompressedArray", "max_bytes": store.budget.max_bytes, "array": encoder.value(array, "array")}
 
-    save(path, store.lock, [store], describe, _nothing)
+    save(path, store.lock, [store], describe, nothing)
 
 
 def load_array(path: str | os.PathLike[str]) -> FrameArray:
     """Return the array that was saved; see `CompressedArray.load`."""
-    lock = Lock()
-    with loading(path, _nothing) as (document, decoder, finish):
+    with loading(path, nothing) as (document, decoder, finish):
         content = document["content"]
         if content["class"] != "CompressedArray":
             raise WrongClassError(f"{path} holds a {content['class']}: load it with that class")
         budget = Budget(content["max_bytes"])
         (store,) = document["stores"]
-        decoder.store(store, lambda *args, **settings: ObservationStore(*args, budget=budget, lock=lock, **settings))
+        decoder.store(store, lambda *args, **settings: ObservationStore(*args, budget=budget, **settings))
         array: FrameArray = decoder.value(content["array"])
-        finish(lock)
+        finish(array.store.lock)
     return array
 
 
-def _nothing(*args: Any) -> Any:
+def nothing(*args: Any) -> Any:
+    """Know no more kinds of values: an `Encode` and a `Decode`."""
     return NotImplemented

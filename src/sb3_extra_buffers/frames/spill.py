@@ -75,7 +75,13 @@ class SpilledHeap(Heap):
         super().__init__(frame_bytes, budget)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _new, (Heap,), {**self.__getstate__(), "data": self.data[: self.n_segments * self.segment_bytes].copy()}
+        size = min(self._array.size, self.n_segments * self.segment_bytes)
+        copied = np.empty(size, np.uint8)
+        step = _STEP // self.segment_bytes * self.segment_bytes or self.segment_bytes
+        for start in range(0, size, step):
+            self.look(start, min(start + step, size))
+            copied[start : start + step] = self.data[start : min(start + step, size)]
+        return _new, (Heap,), {**self.__getstate__(), "data": copied}
 
     @property
     def data(self) -> Bytes:
@@ -114,6 +120,15 @@ class SpilledHeap(Heap):
             self._mapped_before = self._mapped()
             self._checked.clear()
 
+    def look(self, start: int, stop: int) -> None:
+        """Prepare to read the bytes from `start` to `stop`: unmap others if they are many, and check these.
+
+        Raises:
+            DamagedFileError: a segment is not what was written.
+        """
+        self.relax()
+        self.check(np.arange(start, stop, self.segment_bytes))
+
     def check(self, offsets: Ints) -> None:
         """Check the segments of payloads that are about to be read, unless they are hot.
 
@@ -133,9 +148,11 @@ class SpilledHeap(Heap):
             self._digests = np.array([self._digest(segment) for segment in range(self.n_segments)], np.uint64)
 
     def _digest(self, segment: int) -> np.uint64:
+        """Return the checksum of a segment; 0 if nothing was ever written to it."""
         self.relax()
         start = segment * self.segment_bytes
-        return np.uint64(int(checksum(self._array[start : start + self.segment_bytes]), 16))
+        content = self._array[start : start + self.segment_bytes]
+        return np.uint64(int(checksum(content), 16) if content.size == self.segment_bytes else 0)
 
     def _open_segment(self) -> None:
         closed = self.segment
@@ -149,8 +166,8 @@ class SpilledHeap(Heap):
             self._checked.discard(self.segment)
 
     def _ensure(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with room for it on the disk."""
-        more = size - self._array.size
+        """Make the file at least `size` bytes long, with room for it on the disk. Segments are in it whole."""
+        more = -(-size // self.segment_bytes) * self.segment_bytes - self._array.size
         if more > 0:
             self.budget.check(min(more, max(self._hot - self._array.size, 0)))
             larger = self._array.size + max(more, _STEP, self._array.size >> 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
 _ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
+_BEGUN = np.array((0, 0, -1, 0, 0))  # what `progress` of `fused` is at first
 
 
 class FrameStore:
@@ -128,8 +129,8 @@ class FrameStore:
             before = self.recent_ids.reshape(-1).copy()  # more streams come with ids 0, which are not counted
             k = 0
             try:
-                for frames, block in zip(blocks, codes, strict=True):
-                    k = self._overlap_block(frames, streams, block, candidates, sources, k)
+                for b in range(0, len(blocks), 2):
+                    k = self._overlap_pair(blocks[b : b + 2], streams, codes[b : b + 2], candidates, sources, k)
                 return self._identify(candidates[:k], sources[:k], codes, before)
             except BaseException:
                 self.recent[:], self.recent_ids[:] = 0, 0
@@ -172,19 +173,28 @@ class FrameStore:
         own = (value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
         return sum(own) + self.heap.nbytes + self.coder.nbytes
 
-    def _overlap_block(
-        self, frames: Bytes, streams: Ints, codes: Ints, candidates: NDArray[np.uint64], sources: Ints, k: int
+    def _overlap_pair(
+        self,
+        blocks: Sequence[Bytes],
+        streams: Ints,
+        codes: Ints,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        k: int,
     ) -> int:
+        """Do the first step for one or two blocks."""
+        frames = blocks[0]
         if not self.interleaved and self.stack == 4 and frames.strides[1:] == (1, 4) and self.frame_bytes > 1:
             # From now on compare pixel by pixel, as they come.
             planes = self.recent.view(np.uint8)[..., : self.frame_bytes]
             self.recent, self.interleaved = _as_pixels(planes), True
+        prepare: Callable[[Bytes], NDArray[Any]] = _as_pixels if self.interleaved else self._as_words
+        overlap = self._overlap_interleaved if self.interleaved else self._overlap
+        out = candidates.view(np.uint8) if self.interleaved else candidates
+        first = prepare(frames)
+        second = prepare(blocks[1]) if len(blocks) > 1 else first[:0]
         while True:
-            args = (streams, self.recent, self.recent_ids, codes)
-            if self.interleaved:
-                end = self._overlap_interleaved(_as_pixels(frames), *args, candidates.view(np.uint8), sources, k)
-            else:
-                end = self._overlap(self._as_words(frames), *args, candidates, sources, k)
+            end = overlap(first, second, streams, self.recent, self.recent_ids, codes, out, sources, k)
             if end >= 0:
                 return end
             self._make_room(streams)
@@ -244,10 +254,10 @@ class FrameStore:
         store_new = fused.store_new()
         self._check_budget(k)
         ids = np.empty(codes.shape, np.uint32)
-        same_as, hints, streams, lengths, references, offsets = np.empty((6, k), np.int64)
+        scratch = np.empty((6, k), np.int64)
         frames, data = np.empty((k, coder.n_words), np.uint32), np.empty(k * self.frame_bytes, np.uint8)
-        progress, empty = np.array((0, 0, -1, 0, 0)), np.empty(1 + before.size, np.int64)
-        copied, state = np.array((0, 0, heap.at)), heap.state
+        progress, copied, empty = _BEGUN.copy(), _BEGUN[:3].copy(), np.empty(1 + before.size, np.int64)
+        copied[2], state = heap.at, heap.state
         try:
             while full := store_new(
                 *(candidates, sources, codes.reshape(-1), before, ids.reshape(-1)),
@@ -255,9 +265,9 @@ class FrameStore:
                 *(heap.data, heap.limit, heap.segment_bytes, heap.alive, empty),
                 *(self.offsets, self.lengths, self.references, self.counts, self.free, self.n_free),
                 *coder.state,
-                *(same_as, hints, frames, streams, data, lengths, references, offsets, progress, copied),
+                *(scratch, frames, data, progress, copied),
             ):
-                n = progress[2]
+                n, streams, lengths = progress[2], scratch[2], scratch[3]
                 if full == fused.KEYS_FULL:
                     coder.make_room(int(streams[:n].max()) + 1)
                 elif full == fused.TABLES_FULL:
@@ -267,8 +277,8 @@ class FrameStore:
                     heap.make_room(int(lengths[copied[0]]))
                     copied[2] = heap.at
         except BaseException:
-            coder.release(references[: progress[0]])
-            heap.undo(state, offsets[: copied[0]])
+            coder.release(scratch[4, : progress[0]])
+            heap.undo(state, scratch[5, : copied[0]])
             raise
         heap.at, self.n_free = int(copied[2]), int(progress[3])
         self._let_go(int(progress[4]), empty)
@@ -311,7 +321,7 @@ class FrameStore:
 
     def _grow_table(self, n_frames: int) -> None:
         """Make room for ids of so many frames."""
-        more = max(n_frames - self.n_free, len(self.counts) >> 6, _ENTRIES if self.budget.max_bytes is None else 0)
+        more = max(n_frames - self.n_free, len(self.counts) >> 4, _ENTRIES if self.budget.max_bytes is None else 0)
         self.budget.check(more * _ENTRY)
         known = len(self.counts)
         self.offsets = grown(self.offsets, more)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,9 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sb3_extra_buffers.frames.array import CompressedArray
+import sb3_extra_buffers
+from sb3_extra_buffers.frames import checks, saving
+from sb3_extra_buffers.frames.array import CompressedArray, FrameArray
 from sb3_extra_buffers.frames.cast import exact_cast
-from sb3_extra_buffers.recording import files, video
+from sb3_extra_buffers.frames.files import Reader
+from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.observations import ObservationStore
+from sb3_extra_buffers.frames.saving import Decoder, Encoder, WrongClassError
+from sb3_extra_buffers.recording import npz, video
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 128  # frames that are decompressed at a time
 _ALL = slice(None)
+_ARRAYS = ("rewards", "actions", "features", "dones")
 
 
 class Steps(NamedTuple):
@@ -173,8 +182,8 @@ class FramelessRecordBuffer(BaseRecordBuffer):
             raise ValueError(f"dtypes are those of frames, rewards and each feature; got {len(kinds)}")
         if not all(kind.kind in "biuf" for kind in kinds):
             raise ValueError(f"frames, rewards and features are numbers; got dtypes {', '.join(map(str, kinds))}")
-        self.size = size
-        self.frame_shape = (*res, ch_num)
+        self.size = int(size)
+        self.frame_shape = (int(res[0]), int(res[1]), int(ch_num))
         self.frame_dtype, reward, *self.feature_dtypes = kinds
         self.compression_method = compression_method
         self.rewards = np.zeros(size, reward)
@@ -187,6 +196,7 @@ class FramelessRecordBuffer(BaseRecordBuffer):
             self.features = np.zeros((size, len(self.feature_dtypes)), kind)
         self._added = 0
         self._cut = False  # whether the oldest step is in the middle of an episode
+        self._lock = Lock()
         self._allocate()
 
     def __len__(self) -> int:
@@ -206,53 +216,71 @@ class FramelessRecordBuffer(BaseRecordBuffer):
         if len(features) != len(self.feature_dtypes):
             raise ValueError(f"{len(features)} features where each step has {len(self.feature_dtypes)}")
         values = tuple(_number(value, kind) for value, kind in zip(features, self.feature_dtypes, strict=True))
-        earned, acted = _number(reward, self.rewards.dtype), _number(action, self.actions.dtype)
-        row = self._added % self.size
-        cut = self._added >= self.size and not self.dones[row]
-        self._keep(row, image)
-        self.rewards[row], self.actions[row], self.features[row], self.dones[row] = earned, acted, values, bool(done)
-        self._added, self._cut = self._added + 1, cut
+        earned, acted, ended = _number(reward, self.rewards.dtype), _number(action, self.actions.dtype), bool(done)
+        with self._lock:
+            row = self._added % self.size
+            cut = self._added >= self.size and not self.dones[row]
+            self._keep(row, image)
+            self.rewards[row], self.actions[row], self.features[row], self.dones[row] = earned, acted, values, ended
+            self._added, self._cut = self._added + 1, cut
 
     def __getitem__(self, span: slice) -> Steps:
         """Return steps in the order they came: `buffer[:]` all, `buffer[-100:]` the last hundred."""
-        rows = self._rows(span)
-        return Steps(self._read(rows), self.rewards[rows], self.actions[rows], self.features[rows], self.dones[rows])
+        with self._lock:
+            rows = self._rows(span)
+            frames = self._read(rows)
+            return Steps(frames, self.rewards[rows], self.actions[rows], self.features[rows], self.dones[rows])
 
     def episodes(self, whole: bool = False) -> list[slice]:
         """Return the span of each episode, oldest first; see `BaseRecordBuffer.episodes`."""
-        last = np.flatnonzero(self.dones[self._rows(_ALL)]).tolist()
-        stops = [stop + 1 for stop in last]
-        if stops[-1:] != [len(self)] and len(self) and not whole:
-            stops.append(len(self))
+        with self._lock:
+            dones, cut = self.dones[self._rows(_ALL)], self._cut
+        stops = [last + 1 for last in np.flatnonzero(dones).tolist()]
+        if stops[-1:] != [len(dones)] and len(dones) and not whole:
+            stops.append(len(dones))
         spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-        return spans[1:] if whole and self._cut else spans
+        return spans[1:] if whole and cut else spans
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what is recorded to a file, whole or not at all. The file is an `.npz` that NumPy reads, too."""
-        about = {
-            "res": list(self.frame_shape[:2]),
-            "ch_num": self.frame_shape[2],
-            "size": self.size,
-            "dtypes": [kind.str for kind in (self.frame_dtype, self.rewards.dtype, *self.feature_dtypes)],
-            "compression_method": self.compression_method,
-            "added": self._added,
-            "cut": bool(self._cut),
-        }
-        files.write(Path(path), about, self._parts())
+        """Write what is recorded to a file, whole or not at all: frames as they are kept, compressed or not.
+
+        A later save to the same path writes only what has changed. Another thread may add meanwhile.
+
+        Raises:
+            OSError: no room, no permission, or another process is saving to the file.
+        """
+        dense = sum(part.nbytes for part in vars(self).values() if type(part) is np.ndarray) * len(self) // self.size
+        saving.save(path, self._lock, self._stores(), self._describe, saving.nothing, dense)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Return the buffer that was saved. Nothing in the file is executed.
+        """Return the buffer that was saved. Nothing in the file is executed, every byte is verified.
 
         Raises:
-            ValueError: the file is damaged, is no record, or has no frames where this class keeps them.
+            DamagedFileError: the file is damaged, or was not saved by this package.
+            TypeError: it is no record, or has no frames where this class keeps them.
         """
-        with files.reading(Path(path)) as (about, parts):
-            added, cut = int(about.pop("added")), bool(about.pop("cut"))
+        if npz.is_npz(Path(path)):
+            return npz.load(cls, Path(path))
+        with saving.loading(path, saving.nothing) as (document, decoder, finish):
+            content = document["content"]
+            if "record" not in content:
+                raise WrongClassError(f"{path} holds a {content['class']}: load it with that class")
+            about = dict(content["record"])
+            added, cut = checks.integer(about.pop("added")), about.pop("cut") is True
             buffer = cls(**{**about, "res": tuple(about["res"])})
             buffer._added, buffer._cut = added, cut
-            buffer._fill(parts)
+            for name in _ARRAYS:
+                _read(decoder.reader, content["arrays"][name], getattr(buffer, name)[: len(buffer)])
+            if not buffer._take_frames(decoder, document["stores"], content["frames"]):
+                raise WrongClassError(f"{path} holds a {content['class']}, which has no frames")
+            finish(buffer._lock)
         return buffer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return one state of the buffer, for pickle and deepcopy: a copy where another thread might add meanwhile."""
+        with self._lock:
+            return deepcopy(vars(self)) if threading.active_count() > 1 else dict(vars(self))
 
     def export(self, path: str | PathLike[str], span: slice = _ALL, fps: float = 30, scale: int = 1) -> int:
         """Write nothing: frames are not kept."""
@@ -268,17 +296,38 @@ class FramelessRecordBuffer(BaseRecordBuffer):
             raise TypeError(f"a record is read by slices, such as buffer[:10] or buffer[-1:]; got {span!r}")
         return (self._added - len(self) + np.arange(len(self))[span]) % self.size
 
-    def _parts(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield what is saved, by name, in order of time."""
-        rows = self._rows(_ALL)
-        for name in ("rewards", "actions", "features", "dones"):
-            yield name, getattr(self, name)[rows]
+    def _describe(self, encoder: Encoder) -> dict[str, Any]:
+        """Write the steps to a file, and return a document of them."""
+        about = {
+            "res": list(self.frame_shape[:2]),
+            "ch_num": self.frame_shape[2],
+            "size": self.size,
+            "dtypes": [kind.str for kind in (self.frame_dtype, self.rewards.dtype, *self.feature_dtypes)],
+            "compression_method": self.compression_method,
+            "added": self._added,
+            "cut": bool(self._cut),
+        }
+        arrays = {name: encoder.writer.array(name, getattr(self, name)[: len(self)]) for name in _ARRAYS}
+        frames = self._describe_frames(encoder)
+        return {
+            "class": type(self).__qualname__,
+            "versions": {"sb3-extra-buffers": sb3_extra_buffers.__version__},
+            "record": about,
+            "arrays": arrays,
+            "frames": frames,
+        }
 
-    def _fill(self, parts: files.Parts) -> None:
-        rows = self._rows(_ALL)
-        for name in ("rewards", "actions", "features", "dones"):
-            array = getattr(self, name)
-            array[rows] = parts.array(name, (len(rows), *array.shape[1:]), array.dtype)
+    def _stores(self) -> list[ObservationStore]:
+        """Return what keeps compressed frames, where frames are kept so."""
+        return []
+
+    def _describe_frames(self, encoder: Encoder) -> Any:
+        """Write frames to a file, where they are kept, and return a document of them."""
+        return None
+
+    def _take_frames(self, decoder: Decoder, stores: list[Any], frames: Any) -> bool:
+        """Read frames from a file, where they are kept; tells whether it has those that are needed."""
+        return True
 
     def _allocate(self) -> None:
         """Make room for frames, where they are kept."""
@@ -338,7 +387,7 @@ class RecordBuffer(FramelessRecordBuffer):
             self.frames = np.zeros((self.size, channels, *res), self.frame_dtype)
         else:
             method = self.compression_method
-            self.frames = CompressedArray(self.size, self.frame_dtype, (channels, *res), compression_method=method)
+            self._guard(CompressedArray(self.size, self.frame_dtype, (channels, *res), compression_method=method))
 
     def _checked(self, frame: Any) -> NDArray[Any]:
         image = np.asarray(frame)
@@ -355,16 +404,45 @@ class RecordBuffer(FramelessRecordBuffer):
     def _read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         return np.asarray(self.frames[rows])
 
-    def _parts(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        yield from super()._parts()
-        for i, chunk in enumerate(_chunks(self._rows(_ALL))):
-            yield f"frames-{i:06}", self._read(chunk)
+    def _stores(self) -> list[ObservationStore]:
+        return [] if self.compression_method is None else [self.frames.store]
 
-    def _fill(self, parts: files.Parts) -> None:
-        super()._fill(parts)
-        for i, chunk in enumerate(_chunks(self._rows(_ALL))):
-            shape = (len(chunk), *self.frames.shape[1:])
-            self.frames[chunk] = parts.array(f"frames-{i:06}", shape, self.frame_dtype)
+    def _describe_frames(self, encoder: Encoder) -> Any:
+        if self.compression_method is None:
+            return {"array": encoder.writer.array("frames", self.frames[: len(self)])}
+        return encoder.value(self.frames, "frames")
+
+    def _take_frames(self, decoder: Decoder, stores: list[Any], frames: Any) -> bool:
+        if frames is None:
+            return False
+        if self.compression_method is None:
+            _read(decoder.reader, frames["array"], self.frames[: len(self)])
+            return True
+        (store,) = stores
+        decoder.store(store, lambda *args, **settings: ObservationStore(*args, **settings))
+        loaded, wanted = decoder.value(frames), self.frames
+        if (loaded.shape, loaded.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(f"frames are {loaded.dtype}{loaded.shape}, not {wanted.dtype}{wanted.shape}")
+        self._guard(loaded)
+        return True
+
+    def _guard(self, frames: FrameArray) -> None:
+        """Keep compressed frames, under one lock with all else."""
+        self.frames, self._lock = frames, frames.store.lock
+        frames.store.alone = False
+
+
+def _read(reader: Reader, name: str, out: NDArray[Any]) -> None:
+    """Read an array from a file into `out`, which it has to fit."""
+
+    def room(size: int) -> NDArray[np.uint8]:
+        if size != out.nbytes:
+            raise ValueError(f"{name} has {size} bytes, not {out.nbytes}")
+        return out.reshape(-1).view(np.uint8)
+
+    found = reader.array(name, room)
+    if (found.shape, found.dtype) != (out.shape, out.dtype):
+        raise ValueError(f"{name} is {found.dtype}{found.shape}, not {out.dtype}{out.shape}")
 
 
 def _chunks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
