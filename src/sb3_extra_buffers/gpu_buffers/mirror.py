@@ -8,7 +8,7 @@ Only payloads, entries and keys that are new cross the bus, many in one transfer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,13 @@ from sb3_extra_buffers.codecs.none import NoCompression
 from sb3_extra_buffers.codecs.rle import Rle
 from sb3_extra_buffers.frames.store import FrameStore, Ids
 from sb3_extra_buffers.gpu_buffers.kernels import delta_decode, rle_decode
+from sb3_extra_buffers.gpu_buffers.kernels.delta import decode_launch
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
+from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter
+from sb3_extra_buffers.gpu_buffers.transfer import to_device
 
 _SLACK = 8  # a tensor that must grow gets 1/8 more than it needs
-_NOTHING = np.zeros(0, np.int64)
+_HEAP, _TABLE, _KEYS, _IDS = range(4)  # targets of `scatter`
 
 ON_DEVICE = (Delta, NoCompression, Rle)
 """Codecs whose payloads the device decodes. Those of others are decoded by the host and sent as they are."""
@@ -86,65 +89,81 @@ class Mirror:
         frames: the store.
         device: where the mirror is.
         capacity: bytes of heap to allocate at once, or None to grow as needed.
+        allowed: as of `MirroredFrames.take_unsent`.
     """
 
-    def __init__(self, frames: FrameStore, device: torch.device, capacity: int | None) -> None:
+    def __init__(self, frames: MirroredFrames, device: torch.device, capacity: int | None, allowed: int | None) -> None:
         self.frames = frames
-        self.extent = 0
         self.codec = frames.coder.codec
         self.frame_bytes = frames.frame_bytes
-        n_words = -(-frames.frame_bytes // 4)
-        self.heap = torch.empty(capacity or 0, dtype=torch.uint8, device=device)
-        self.table = torch.empty((0, 2), dtype=torch.int64, device=device)
-        self.keys = torch.zeros((1, n_words), dtype=torch.int32, device=device)
-        self.sent_keys = np.zeros((1, n_words), np.uint32)
-        self.runs: list[tuple[int, int]] = []
+        frames.forget_mirror()
+        ids = frames.take_unsent(allowed)
+        self.extent = int((frames.offsets[ids] + frames.lengths[ids]).max(initial=0))
+        entries = np.zeros((len(frames.counts), 2), np.int64)
+        entries[ids] = self._entries(ids)
+        self.sent_keys = self._keys.copy()
+        sent = to_device([frames.heap.data[: self.extent], entries, self.sent_keys.view(np.int32)], device)
+        self.heap = torch.empty(capacity or self.extent, dtype=torch.uint8, device=device)
+        self.heap[: self.extent] = sent[0]
+        self.table, self.keys = sent[1].clone(), sent[2].clone()  # each in memory of its own: they grow one by one
 
-    def outgoing(self, ids: Ints) -> list[NDArray[Any]]:
-        """Return what the device needs for the frames `ids`: `receive` takes it there."""
-        frames = self.frames
-        offsets, lengths = frames.offsets[ids], frames.lengths[ids].astype(np.int64)
-        references = frames.references[ids].astype(np.int64)
-        self.runs = _runs(offsets, lengths)
-        self.extent = max(self.extent, *(end for _, end in self.runs))
-        self.heap = grown(self.heap, self.extent)
-        self.table = grown(self.table, len(frames.counts))
-        entries = np.empty((len(ids), 2), np.int64)
-        entries[:, 0], entries[:, 1] = offsets, lengths | references << 32
-        payloads = [frames.heap.data[start:end] for start, end in self.runs]
-        changed = self._changed_keys(references)
-        return [np.concatenate(payloads), ids, entries, changed, self.sent_keys[changed].view(np.int32)]
-
-    def receive(
-        self,
-        payloads: torch.Tensor,
-        ids: torch.Tensor,
-        entries: torch.Tensor,
-        changed: torch.Tensor,
-        keys: torch.Tensor,
-    ) -> None:
-        """Put the tensors of what was outgoing in their places."""
+    def outgoing(self, ids: Ints, written: Mapping[int, Ids]) -> tuple[NDArray[Any], ...]:
+        """Return what the device needs for the frames `ids`, and `written` rows of ids by place: `receive` takes it."""
+        frames, pieces, orders = self.frames, [], []
         at = 0
-        for start, end in self.runs:
-            self.heap[start:end] = payloads[at : at + end - start]
-            at += end - start
-        self.table.index_copy_(0, ids, entries)
-        if len(changed):
-            self.keys.index_copy_(0, changed, keys)
+        for place, row in written.items():
+            pieces.append(row.reshape(-1).view(np.uint8))
+            orders.append((_IDS, place * row.shape[-1] * row.itemsize, at, row.nbytes))
+            at += row.nbytes
+        if ids.size:
+            entries, heap = self._entries(ids), frames.heap.data
+            for number, entry, (offset, about) in zip(ids.tolist(), entries, entries.tolist(), strict=True):
+                length = about & 0xFFFFFFFF
+                pieces += (entry.view(np.uint8), heap[offset : offset + length])
+                orders += ((_TABLE, number * 16, at, 16), (_HEAP, offset, at + 16, length))
+                at += 16 + length
+                self.extent = max(self.extent, offset + length)
+            for key in self._changed_keys(entries):
+                pieces.append(self.sent_keys[key].view(np.uint8))
+                orders.append((_KEYS, key * pieces[-1].nbytes, at, pieces[-1].nbytes))
+                at += pieces[-1].nbytes
+            self.heap = grown(self.heap, self.extent)
+            self.table = grown(self.table, len(frames.counts))
+        return (np.concatenate(pieces), np.array(orders, np.int64)) if pieces else ()
 
-    def _changed_keys(self, references: Ints) -> Ints:
-        """Return which of the keys that `references` name the device does not have; `sent_keys` has them then."""
+    def receive(self, data: torch.Tensor, orders: torch.Tensor, ids: torch.Tensor) -> None:
+        """Put the tensors of what was outgoing in their places; rows of ids in `ids`."""
+        scatter(data, orders, (self.heap, self.table, self.keys, ids))
+
+    def _entries(self, ids: Ints) -> Ints:
+        """Return the entries of the table for `ids`, as `pack_entries` describes them."""
+        frames = self.frames
+        entries = np.empty((len(ids), 2), np.int64)
+        entries[:, 0] = frames.offsets[ids]
+        entries[:, 1] = frames.references[ids]
+        entries[:, 1] <<= 32
+        entries[:, 1] |= frames.lengths[ids]
+        return entries
+
+    @property
+    def _keys(self) -> NDArray[np.uint32]:
+        """The key frames; one of zeros where the codec has none."""
+        coder = self.frames.coder
+        return coder.keys if isinstance(coder, DeltaCoder) else np.zeros((1, -(-self.frame_bytes // 4)), np.uint32)
+
+    def _changed_keys(self, entries: Ints) -> list[int]:
+        """Return which of the keys that `entries` name the device does not have; `sent_keys` has them then."""
         coder = self.frames.coder
         if not isinstance(coder, DeltaCoder):
-            return _NOTHING
-        keys, named = coder.keys, set(references.tolist())
-        if len(keys) > len(self.sent_keys):
+            return []
+        keys, sent = coder.keys, self.sent_keys
+        if len(keys) > len(sent):
             self.keys = grown(self.keys, len(keys))
-            self.sent_keys = np.pad(self.sent_keys, ((0, len(self.keys) - len(self.sent_keys)), (0, 0)))
+            self.sent_keys = sent = np.pad(sent, ((0, len(self.keys) - len(sent)), (0, 0)))
         # A key's place is used again for another one when no frame refers to it any more: compare, do not guess.
-        changed = np.array([key for key in named if (keys[key] != self.sent_keys[key]).any()], np.int64)
-        if changed.size:
-            self.sent_keys[changed] = keys[changed]
+        changed = [key for key in set((entries[:, 1] >> 32).tolist()) if (keys[key] != sent[key]).any()]
+        for key in changed:
+            sent[key] = keys[key]
         return changed
 
     def decode(
@@ -161,6 +180,13 @@ class Mirror:
         """
         if not isinstance(self.codec, Rle):
             dtype = torch.float32 if in_floats else torch.uint8
+            if self.heap.is_cuda:  # what `delta_decode` does, without its checks: these tensors are right
+                stack = 0 if places is None else ids.shape[1]
+                n = ids.shape[0] if places is None else places.shape[0] * stack
+                launch = decode_launch(self.frame_bytes, stack, dtype, normalize)
+                if n:
+                    launch(n, self.heap, self.table, ids, ids if places is None else places, self.keys, out)
+                return
             delta_decode(
                 self.heap,
                 self.table,
@@ -191,16 +217,6 @@ class Mirror:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that lies on the device."""
         return {"heap": self.heap, "table": self.table, "keys": self.keys}
-
-
-def _runs(offsets: Ints, lengths: Ints) -> list[tuple[int, int]]:
-    """Return `(start, end)` of the stretches of heap that payloads fill without a gap, by offset."""
-    order = np.argsort(offsets, kind="stable")
-    starts = offsets[order]
-    ends = starts + lengths[order]
-    cuts = (starts[1:] != ends[:-1]).nonzero()[0]
-    firsts, lasts = [0, *(cuts + 1).tolist()], [*cuts.tolist(), len(starts) - 1]
-    return [(int(starts[first]), int(ends[last])) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def grown(tensor: torch.Tensor, n: int) -> torch.Tensor:

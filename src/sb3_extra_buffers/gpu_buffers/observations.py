@@ -192,7 +192,6 @@ class GpuObservations(CompressedObservations):
 
     def _delivered(self, batch: Any) -> Any:
         """Return `batch`, a named tuple of arrays or of dicts of them, with tensors instead."""
-        keep, give = self.buffer_device, self.device
         arrays: list[Any] = []  # fields, then what was chosen from each store
         groups: dict[Any, list[Selection]] = {}
         for field in batch:
@@ -202,21 +201,21 @@ class GpuObservations(CompressedObservations):
                 elif leaf is not None:
                     arrays.append(leaf)
         chosen = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-        if keep == give:
-            moved = to_device([*arrays, *chosen], give)
-        else:
-            moved = [*to_device(arrays, give), *to_device(chosen, keep)]
-        fields, numbers = iter(moved[: len(arrays)]), moved[len(arrays) :]
-        read = {}
-        for group, theirs in zip(groups.values(), numbers, strict=True):
-            obs, start = group[0].decode(theirs), 0
-            for one in group:
-                part = obs.narrow(0, start, len(one.numbers))
-                read[one] = part if keep == give else part.to(give)
-                start += len(one.numbers)
+        coming = [(store, store.outgoing()) for store in {store: None for store, _ in groups}]
+        near = self._placed is None or self._placed == self.device
+        try:
+            fields, places = self._send(arrays, chosen, coming, near)
+        except BaseException:
+            for store, _ in coming:
+                store.begin_anew()  # what was on its way may not have arrived
+            raise
+        left, read = iter(fields), dict[Selection, torch.Tensor]()
+        for group, place in zip(groups.values(), places, strict=True):
+            parts = group[0].decode(place).split_with_sizes([len(one.numbers) for one in group])
+            read.update(zip(group, parts if near else [part.to(self.device) for part in parts], strict=True))
 
         def tensor(leaf: Any) -> Any:
-            return read[leaf] if type(leaf) is Selection else None if leaf is None else next(fields)
+            return read[leaf] if type(leaf) is Selection else None if leaf is None else next(left)
 
         return type(batch)(
             *[
@@ -224,6 +223,32 @@ class GpuObservations(CompressedObservations):
                 for field in batch
             ]
         )
+
+    def _send(
+        self,
+        arrays: list[NDArray[Any]],
+        chosen: list[NDArray[np.int32]],
+        coming: list[tuple[DeviceObservations, tuple[NDArray[Any], ...]]],
+        near: bool,
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return `arrays` on the buffer's device and `chosen` on that of the observations, where all `coming` is then.
+
+        Args:
+            arrays: fields of a batch.
+            chosen: observations of it.
+            coming: stores and what they have for the device.
+            near: whether the two devices are one.
+        """
+        n, theirs = len(arrays), [*chosen, *(array for _, pair in coming for array in pair)]
+        if near:  # one transfer
+            sent = to_device([*arrays, *theirs], self.device)
+        else:
+            sent = [*to_device(arrays, self.device), *to_device(theirs, self.buffer_device)]
+        rest = iter(sent[n + len(chosen) :])
+        for store, pair in coming:
+            if pair:
+                store.receive(next(rest), next(rest))
+        return sent[:n], sent[n : n + len(chosen)]
 
 
 class _Chooser:

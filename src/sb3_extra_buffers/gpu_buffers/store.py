@@ -22,6 +22,7 @@ from sb3_extra_buffers.gpu_buffers.transfer import to_device
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 _ALL = slice(None)
+_INT64 = np.dtype(np.int64)
 _WAITING = 256
 """Frames that wait for the next batch to be sampled, at most, before they are sent without one."""
 
@@ -75,22 +76,22 @@ class DeviceObservations(ObservationStore):
         self.limit = limit
         self.number = len(limit.taken)
         limit.taken[self.number] = 0
-        self._begin_anew()
+        self.begin_anew()
         super().__init__(*args, **settings)
 
-    def _begin_anew(self) -> None:
-        """Forget what the device has."""
+    def begin_anew(self) -> None:
+        """Forget what the device has: it is sent all again when it is needed."""
         self._mirror: Mirror | None = None
         self._placed: weakref.WeakKeyDictionary[IdTable, Placed] = weakref.WeakKeyDictionary()
         self._device_ids: torch.Tensor | None = None
-        self._written: list[tuple[NDArray[np.int32], Ids]] = []  # places and ids that the device does not have
+        self._written: dict[int, Ids] = {}  # ids that the device does not have, by the first of their places
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key not in _ON_THE_DEVICE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._begin_anew()
+        self.begin_anew()
 
     @property
     def on_device(self) -> bool:
@@ -105,7 +106,7 @@ class DeviceObservations(ObservationStore):
     def move(self, device: torch.device) -> None:
         """Keep the observations on `device` from now on."""
         self.device = device
-        self._begin_anew()
+        self.begin_anew()
         self._mirrored.forget_mirror()
 
     def prepare(self) -> None:
@@ -140,42 +141,56 @@ class DeviceObservations(ObservationStore):
         """Make the prepared assignments show, here and, when a batch is sampled or many wait, on the device."""
         prepared = self.prepared
         super().publish()
-        if self.on_device:
-            for write, ids in prepared:
-                placed = self._placed.get(write.table)
-                if placed is not None:
-                    self._written.append((placed.places[write.index].reshape(-1), ids.reshape(-1, ids.shape[-1])))
-            if self._mirrored.n_unsent >= _WAITING:
-                self.refresh()
+        if not self.on_device:
+            return
+        for write, ids in prepared:
+            placed = self._placed.get(write.table)
+            if placed is None or self._device_ids is None:
+                continue
+            places = placed.places[write.index]
+            if places.size == placed.places.shape[-1]:
+                self._written[places.item(0)] = ids  # later ones take the place of earlier ones
+            else:
+                self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew
+        if self._mirrored.n_unsent >= _WAITING:
+            self.refresh()
 
-    def refresh(self) -> Mirror:
-        """Send to the device what it does not have; returns the mirror there."""
-        frames, limit = self._mirrored, self.limit
-        if self._mirror is None or self._mirror.frames is not frames:
-            # All at once, if the limit is for this store alone.
-            self._mirror = Mirror(frames, self.device, limit.heap_bytes if len(limit.taken) == 1 else None)
-            self._device_ids = None
-            frames.forget_mirror()
-        mirror, arrays, n = self._mirror, [], 0
-        if frames.n_unsent:
-            ids = frames.take_unsent(None if limit.heap_bytes is None else limit.taken[self.number])
-            if ids.size:
-                arrays = mirror.outgoing(ids)
-                n = len(arrays)
-        if self._device_ids is None:
-            arrays = [*arrays, self._place_tables()]
-        elif self._written:
-            arrays = [*arrays, *self._outgoing_ids()]
-        self._written = []
+    def refresh(self) -> None:
+        """Send to the device what it does not have."""
+        arrays = self.outgoing()
         if arrays:
-            sent = to_device(arrays, self.device)
-            if n:
-                mirror.receive(*sent[:n])
-            if self._device_ids is None:
-                self._device_ids = sent[n]
-            elif len(sent) > n:
-                self._device_ids.index_copy_(0, sent[n], sent[n + 1])
-        return mirror
+            try:
+                self.receive(*to_device(arrays, self.device))
+            except BaseException:
+                self.begin_anew()
+                raise
+
+    def outgoing(self) -> tuple[NDArray[Any], ...]:
+        """Return what the device does not have, nothing or arrays for `receive`; it counts as sent from now on."""
+        frames, mirror, limit = self._mirrored, self._mirror, self.limit
+        if mirror is None or mirror.frames is not frames:
+            # All of the heap at once, if the limit is for this store alone.
+            capacity = limit.heap_bytes if len(limit.taken) == 1 else None
+            self._mirror = mirror = Mirror(frames, self.device, capacity, self._allowed)
+            self._device_ids = None
+        if self._device_ids is None:
+            (self._device_ids,) = to_device([self._place_tables()], self.device)
+            self._written = {}
+        if not frames.n_unsent and not self._written:
+            return ()
+        written, self._written = self._written, {}
+        return mirror.outgoing(frames.take_unsent(self._allowed), written)
+
+    def receive(self, data: torch.Tensor, orders: torch.Tensor) -> None:
+        """Take the tensors of what was outgoing."""
+        assert self._mirror is not None
+        assert self._device_ids is not None
+        self._mirror.receive(data, orders, self._device_ids)
+
+    @property
+    def _allowed(self) -> int | None:
+        """Bytes of heap that this store may fill."""
+        return None if self.limit.heap_bytes is None else self.limit.taken[self.number]
 
     def _place_tables(self) -> NDArray[np.int32]:
         """Say where the ids of each table lie on the device, and return them as they lie there."""
@@ -188,15 +203,6 @@ class DeviceObservations(ObservationStore):
             blocks.append(table.ids.reshape(n, -1))
             start += n
         return np.concatenate(blocks).view(np.int32)
-
-    def _outgoing_ids(self) -> list[NDArray[Any]]:
-        """Return places and ids that were written; where a place was written twice, the last ids."""
-        places = np.concatenate([places for places, _ in self._written])
-        ids = np.concatenate([ids for _, ids in self._written])
-        if len(set(places.tolist())) < len(places):  # the ring has come round
-            places, last = np.unique(places[::-1], return_index=True)
-            ids = ids[::-1][last]
-        return [places.astype(np.int64), ids.view(np.int32)]
 
     def claim(self) -> None:
         """Take the part of the limit that frames need which came from a file.
@@ -215,8 +221,11 @@ class DeviceObservations(ObservationStore):
         parts = index if type(index) is tuple else (index,)
         if type(parts[-1]) is slice and parts[-1] == _ALL:
             parts = parts[:-1]
-        if not self.on_device or not all(type(part) is np.ndarray and part.dtype == np.int64 for part in parts):
+        if not self.on_device:
             return None
+        for part in parts:
+            if type(part) is not np.ndarray or part.dtype != _INT64:
+                return None
         table, view = array._table, array._view
         if view is not None or not self._places_ids:
             ids = table.ids if view is None else view
@@ -229,24 +238,25 @@ class DeviceObservations(ObservationStore):
         return Selection(self, placed.places[parts], table) if len(parts) <= placed.places.ndim else None
 
     def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
-        """Return the observations `[n, *obs_shape]` as a tensor on the device.
+        """Return observations `[n, *obs_shape]` as a tensor on the device, which has them since `refresh`.
 
         Args:
             numbers: int32: places `[n]`, or ids `[n, stack]`.
             are_places: which of the two.
         """
-        mirror, layout = self.refresh(), self.layout
-        in_floats = self.storage == np.uint8 and self.output != "raw"
+        mirror, layout, n = self._mirror, self.layout, numbers.shape[0]
+        assert mirror is not None
+        in_floats = self.output != "raw" and self.storage == np.uint8
         dtype = torch.float32 if in_floats else numpy_dtype_to_torch(self.storage)
-        shape = self.obs_shape
-        if layout.axis == -1 and layout.stack > 1:
+        shape, last = self.obs_shape, layout.axis == -1 and layout.stack > 1
+        if last:
             *outer, channels = shape
             shape = (layout.stack, *outer, channels // layout.stack)
-        obs = torch.empty((len(numbers), *shape), dtype=dtype, device=self.device)
+        obs = torch.empty((n, *shape), dtype=dtype, device=self.device)
         ids, places = (self._device_ids, numbers) if are_places else (numbers.view(-1), None)
         mirror.decode(ids, places, obs, in_floats, self.output == "normalized" and in_floats)  # type: ignore[arg-type]
-        if layout.axis == -1 and layout.stack > 1:
-            obs = obs.movedim(1, -2).contiguous().view(len(numbers), *self.obs_shape)
+        if last:
+            obs = obs.movedim(1, -2).contiguous().view(n, *self.obs_shape)
         return obs if in_floats or self.storage == self.read_dtype else self._as_read(obs)
 
     def _as_read(self, obs: torch.Tensor) -> torch.Tensor:
@@ -259,13 +269,19 @@ class DeviceObservations(ObservationStore):
         """Return what lies on the device, by name."""
         if not self.on_device:
             return {}
-        tensors = self.refresh().tensors
+        self.refresh()
+        assert self._mirror is not None
+        tensors = self._mirror.tensors
         return tensors if self._device_ids is None else {**tensors, "ids": self._device_ids}
 
     @property
     def heap_used(self) -> int:
         """Bytes of the device's heap up to the end of the last payload."""
-        return self.refresh().extent if self.on_device else 0
+        if not self.on_device:
+            return 0
+        self.refresh()
+        assert self._mirror is not None
+        return self._mirror.extent
 
     @property
     def _mirrored(self) -> MirroredFrames:
@@ -307,6 +323,10 @@ class DenseObservations(DeviceObservations):
     def publish(self) -> None:
         """Make the prepared assignments show."""
         ObservationStore.publish(self)
+
+    def outgoing(self) -> tuple[NDArray[Any], ...]:
+        """Nothing: observations are sent when they are stored."""
+        return ()
 
     def claim(self) -> None:
         """Nothing to do: cells are not limited."""

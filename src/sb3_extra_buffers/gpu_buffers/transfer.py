@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 _ALIGNMENT = 16
-_RING = 1 << 22  # bytes of pinned memory that small transfers go through in turn
+_PIECES = {1 << 13: 256, 1 << 16: 32, 1 << 19: 8}  # bytes of the pinned memory of one transfer: how many such pieces
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Return new tensors with the values of `arrays` on `device`.
 
-    They are packed into pinned memory and copied in one transfer that the host does not wait for.
+    They are packed into pinned memory and copied in one transfer that the host does not wait for. Up to half a
+    megabyte the whole piece of memory is copied, used or not: that takes less time than to say which part.
     """
     starts, end = [], 0
     for array in arrays:
         starts.append(end)
-        end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        end += (array.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
     packed, memory = _staging(device).memory(end)
     for start, array in zip(starts, arrays, strict=True):
         np.ndarray(array.shape, array.dtype, memory, start)[...] = array
@@ -52,40 +53,54 @@ class _Unpinned:
     """Plain memory, for devices that share the host's."""
 
     def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
-        """Return `n` bytes to fill and move, as a tensor and as an array."""
+        """Return at least `n` bytes to fill and move, as a tensor and as an array."""
         packed = torch.empty(n, dtype=torch.uint8)
         return packed, packed.numpy()
 
 
 class _Pinned:
-    """A ring of pinned memory: allocating it anew for each transfer would cost more than the transfer.
+    """Rings of pieces of pinned memory: allocating it anew for each transfer would cost more than the transfer.
 
-    It is used in two halves. Before a half is used again its transfers are waited for, which were queued half a ring
-    earlier: they are long done.
+    Pieces of one size are used in two halves. Before a half is used again its transfers are waited for, which were
+    queued half a ring earlier: they are long done.
     """
 
     def __init__(self) -> None:
-        self.ring = torch.empty(_RING, dtype=torch.uint8, pin_memory=True)
-        self.array = self.ring.numpy()
+        self.rings: dict[int, _Ring] = {}
+
+    def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
+        """Return at least `n` bytes to fill and move, as a tensor and as an array."""
+        for size in _PIECES:
+            if n <= size:
+                if size not in self.rings:
+                    self.rings[size] = _Ring(size, _PIECES[size])
+                return self.rings[size].piece()
+        packed = torch.empty(n, dtype=torch.uint8, pin_memory=True)  # torch waits before it gives it out again
+        return packed, packed.numpy()
+
+
+class _Ring:
+    """Pieces of pinned memory that are used in turn."""
+
+    def __init__(self, size: int, n: int) -> None:
+        pieces = torch.empty((n, size), dtype=torch.uint8, pin_memory=True).unbind()
+        self.pieces = [(piece, piece.numpy()) for piece in pieces]
+        self.half = n // 2
         self.done: list[torch.cuda.Event | None] = [None, None]
         self.at = 0
 
-    def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
-        """Return `n` bytes to fill and move, as a tensor and as an array."""
-        if n > _RING // 8:
-            packed = torch.empty(n, dtype=torch.uint8, pin_memory=True)  # torch waits before it gives it out again
-            return packed, packed.numpy()
-        half = self.at >= _RING // 2
-        if self.at + n > (_RING if half else _RING // 2):
-            event = self.done[half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            half = not half
-            self.at = _RING // 2 if half else 0
+    def piece(self) -> tuple[torch.Tensor, NDArray[np.uint8]]:
+        """Return the next piece."""
+        half, within = divmod(self.at, self.half)
+        if within == 0:
+            event = self.done[1 - half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()  # behind the transfers of the other half
             before = self.done[half]
             if before is not None and not before.query():  # type: ignore[no-untyped-call]
                 before.synchronize()
-        start, self.at = self.at, self.at + n
-        return self.ring[start : self.at], self.array[start : self.at]
+        piece = self.pieces[self.at]
+        self.at = (self.at + 1) % (2 * self.half)
+        return piece
 
 
 _of_threads = threading.local()

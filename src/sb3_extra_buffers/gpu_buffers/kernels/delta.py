@@ -6,11 +6,12 @@ words in which a frame differs from its key. A payload as long as the frame is t
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
-from sb3_extra_buffers.gpu_buffers.kernels.launch import compiled, launch, use_triton
+from sb3_extra_buffers.gpu_buffers.kernels.launch import Launch, compiled, use_triton
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import (
     WORD,
     Payloads,
@@ -73,30 +74,44 @@ def delta_decode(
         frames = delta_decode_reference(heap, table, chosen, keys, frame_bytes, dtype=dtype, normalize=normalize)
         out.view(-1).view(dtype).copy_(frames.view(-1))
         return out
-    by_words = frame_bytes % WORD == 0 and dtype == torch.uint8
     if n:
-        launch(
-            _delta_decode_kernel,
-            n,
-            (
-                heap,
-                table,
-                ids,
-                ids if places is None else places,
-                keys if by_words else keys.view(torch.uint8),
-                out.view(-1).view(torch.int32 if by_words else dtype),
-            ),
-            STACK=0 if places is None else stack,
-            FRAME_BYTES=frame_bytes,
-            N_WORDS=n_words,
-            POSITION=position_bytes(frame_bytes),
-            WORDS=by_words,
-            FLOAT=dtype == torch.float32,
-            NORMALIZE=normalize,
-            BLOCK=_block(n_words if by_words else frame_bytes),
-            PATCH=128,
-        )
+        launch = decode_launch(frame_bytes, 0 if places is None else stack, dtype, normalize)
+        launch(n, heap, table, ids, ids if places is None else places, keys, out)
     return out
+
+
+@functools.cache
+def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: bool) -> Launch:
+    """Return what decodes frames on CUDA: call it with their number, `heap, table, ids, places, keys, out`.
+
+    Args:
+        frame_bytes: size of a frame.
+        stack: of `ids`; 0 where there are no `places`, which are then not read.
+        dtype: as of `delta_decode`.
+        normalize: likewise.
+    """
+    n_words = -(-frame_bytes // WORD)
+    by_words = frame_bytes % WORD == 0 and dtype == torch.uint8
+    return Launch(
+        _delta_decode_kernel,
+        (
+            torch.uint8,
+            torch.int64,
+            torch.int32,
+            torch.int32,
+            torch.int32 if by_words else torch.uint8,
+            torch.int32 if by_words else dtype,
+        ),
+        STACK=stack,
+        FRAME_BYTES=frame_bytes,
+        N_WORDS=n_words,
+        POSITION=position_bytes(frame_bytes),
+        WORDS=by_words,
+        FLOAT=dtype == torch.float32,
+        NORMALIZE=normalize,
+        BLOCK=_block(n_words if by_words else frame_bytes),
+        PATCH=128,
+    )
 
 
 def delta_decode_reference(

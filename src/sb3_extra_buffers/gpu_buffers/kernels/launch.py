@@ -36,21 +36,38 @@ def compiled(kernel: Callable[..., Any]) -> Any:
     return triton.jit(kernel)
 
 
-_handles: dict[tuple[Any, ...], Any] = {}
+class Launch:
+    """A kernel with its constants, to be run many times.
 
+    From the second time on the compiled kernel itself is launched, which saves most of what a launch costs: Triton
+    would look at each argument anew. It is compiled for tensors that begin at a multiple of 16 bytes; others go the
+    long way.
 
-def launch(kernel: Callable[..., Any], n: int, tensors: Sequence[torch.Tensor], **constants: Any) -> None:
-    """Run `n` programs of `kernel` with `tensors`, then `constants`, as its arguments, in the order it has them.
-
-    Launching the compiled kernel itself, from the second time on, saves half of what a launch costs: Triton would look
-    at each argument anew. It is compiled for tensors that begin at a multiple of 16 bytes; others go the long way.
+    Args:
+        kernel: a function as for `compiled`; its arguments are tensors, then constants.
+        dtypes: what the kernel takes each tensor for, whatever its own dtype.
+        **constants: in the order the kernel has them.
     """
-    aligned = not any(tensor.data_ptr() % 16 for tensor in tensors)
-    key = (kernel, tensors[0].device, *[tensor.dtype for tensor in tensors], *constants.values())
-    handle = _handles.get(key) if aligned else None
-    if handle is not None:
-        handle[(n, 1, 1)](*tensors, *constants.values())
-        return
-    handle = compiled(kernel)[(n,)](*tensors, **constants, num_warps=4)
-    if aligned and handle is not None:  # interpreted kernels have none
-        _handles[key] = handle
+
+    def __init__(self, kernel: Callable[..., Any], dtypes: Sequence[torch.dtype], **constants: Any) -> None:
+        self.kernel = kernel
+        self.dtypes = dtypes
+        self.constants = constants
+        self.values = tuple(constants.values())
+        self.handles: dict[torch.device, Any] = {}
+
+    def __call__(self, n: int, *tensors: torch.Tensor) -> None:
+        """Run `n` programs with `tensors`, each of them contiguous."""
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        ends = 0
+        for address in addresses:
+            ends |= address
+        device = tensors[0].device
+        handle = self.handles.get(device) if ends % 16 == 0 else None
+        if handle is not None:
+            handle[(n, 1, 1)](*addresses, *self.values)
+            return
+        typed = [tensor.view(-1).view(dtype) for tensor, dtype in zip(tensors, self.dtypes, strict=True)]
+        handle = compiled(self.kernel)[(n,)](*typed, **self.constants, num_warps=4)
+        if ends % 16 == 0 and handle is not None:  # interpreted kernels have none
+            self.handles[device] = handle
