@@ -23,8 +23,9 @@ def _catch():
         gym.registry.pop(name)
 
 
-def figures(method: str, n_bytes: int, sample_ratio: float, codec: str = "delta") -> Figures:
-    return Figures(method, codec, n_bytes, n_bytes / 1000, 10.0, 1.0, 1.0, sample_ratio, True)
+def figures(method: str, n_bytes: int, sample_ms: float, codec: str = "delta", add_ms: float = 0.1) -> Figures:
+    """Of a method where SB3 adds in 0.1 ms and samples in 1 ms."""
+    return Figures(method, codec, n_bytes, n_bytes / 1000, 1e3 * add_ms, add_ms / 0.1, sample_ms, sample_ms, True)
 
 
 @pytest.mark.parametrize("env", ["Catch-v0", "KeyedCatch-v0", "CartPole-v1"])
@@ -41,7 +42,7 @@ def test_stacked_atari_game(capsys):
     assert main(["recommend", "--env", "PongNoFrameskip-v4", *SHORT, "--methods", "delta", "none"]) == 0
     out = capsys.readouterr().out
     assert 'compression_method="' in out
-    assert report.RULE in out
+    assert report.RULE in " ".join(out.split())
 
 
 def test_json_holds_all_figures(capsys):
@@ -87,9 +88,91 @@ def test_module_and_help():
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
-def test_rule():
-    sb3 = figures(SB3, 1000, 1.0, "dense")
-    quick, small, slow = figures("delta", 10, 0.6), figures("zstd3", 8, 1.0), figures("zstd22", 5, 6.0)
-    assert report.recommended([sb3, quick, small, slow]) is small
-    assert report.recommended([sb3, quick, slow]) is quick
-    assert report.recommended([sb3, slow, figures("gzip1", 4, 9.0)]) is slow
+@pytest.mark.parametrize("command", ["bench", "recommend", "inspect", "doctor"])
+def test_every_command_has_examples(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert f"python -m sb3_extra_buffers {command}" in out.partition("examples:")[2]
+    assert "--json" in out
+
+
+SB3_FIGURES = figures(SB3, 1000, 1.0, "dense")
+
+
+@pytest.mark.parametrize(
+    ("ours", "best"),
+    [
+        ([figures("delta", 10, 0.6), figures("zstd3", 8, 1.0), figures("zstd22", 5, 6.0)], "zstd3"),
+        ([figures("delta", 10, 0.6), figures("zstd22", 5, 6.0)], "delta"),
+        ([figures("zstd22", 5, 6.0), figures("gzip1", 4, 9.0)], "zstd22"),  # none is as fast: the fastest
+        ([figures("delta", 10, 0.6), figures("zstd22", 5, 0.9, add_ms=50.0)], "delta"),  # to add counts, too
+        ([figures("auto", 10, 0.6), figures("delta", 10, 0.5)], "auto"),  # the same: what needs no thought
+    ],
+)
+def test_rule(ours, best):
+    assert report.recommended([SB3_FIGURES, *ours]).method == best
+    assert f'compression_method="{best}"' in report.advice([SB3_FIGURES, *ours])
+
+
+# What `bench` has measured, as (method, bytes, add us, sample ms), and what is best by the rule.
+MEASURED = {
+    "MsPacmanNoFrameskip-v4": (
+        [
+            (SB3, 169.3e6, 330, 2.46),
+            ("auto", 1.5e6, 264, 1.97),
+            ("none", 18.4e6, 356, 3.89),
+            ("zstd3", 1.2e6, 389, 12.9),
+        ],
+        "auto",  # zstd3 is smaller, and samples five times as long
+    ),
+    "VizdoomBasic-v1": (
+        [
+            (SB3, 276e6, 1885, 26.8),
+            ("auto", 16.8e6, 2854, 94.2),
+            ("none", 141e6, 2575, 11.6),
+            ("zstd3", 33e6, 4723, 104),
+        ],
+        "none",
+    ),
+    "Ant-v5": (
+        [(SB3, 5.0e6, 7, 0.23), ("auto", 1.2e6, 66, 0.30), ("delta", 1.2e6, 53, 0.29), ("zstd3", 0.9e6, 83, 2.56)],
+        "delta",  # none is as fast as SB3's
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_rule_on_figures_that_were_measured(name):
+    rows, best = MEASURED[name]
+    known = [Figures(m, "dense" if m == SB3 else m, int(n), 0.1, a, 1.0, s, 1.0, True) for m, n, a, s in rows]
+    assert report.recommended(known).method == best
+
+
+def test_what_is_slow_and_what_is_small_is_said():
+    quick, small = figures("delta", 10, 0.6), figures("zstd22", 5, 6.0)
+    assert "None is as fast" in report.advice([SB3_FIGURES, small])
+    both = report.advice([SB3_FIGURES, quick, small])
+    assert "None is as fast" not in both
+    assert 'Least memory: "zstd22", 5 B (0.50%), in 5.55 times' in both
+    assert "Least memory" not in report.advice([SB3_FIGURES, quick])
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_table_fits(width):
+    rows = [SB3_FIGURES, figures("lz4-block/1", 10, 0.6, "lz4-block"), figures("auto", 10, 0.6, "per key")]
+    lines = [*report.table(rows, 256, width).splitlines(), *report.advice(rows, width).splitlines()]
+    assert max(map(len, lines)) <= width
+    assert {"lz4-block/1", "auto"} <= {line.split()[0] for line in lines}
+
+
+def test_json_and_plot(tmp_path, capsys):
+    picture = tmp_path / "methods.png"
+    arguments = ["bench", "--env", "Catch-v0", *SHORT, "--methods", "none", "--json", "--plot", str(picture)]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["recommended"] == "none"
+    assert str(picture) in err
+    assert picture.exists()

@@ -23,6 +23,8 @@ def open_env(env_id: str, n_envs: int, stack: int | None, seed: int) -> VecEnv:
         from sb3_extra_buffers.training_utils.atari import make_env
 
         return make_env(env_id, n_envs, DummyVecEnv, 4 if stack is None else stack, seed)
+    if env_id.startswith("Vizdoom"):
+        optional.require("vizdoom.gymnasium_wrapper", "ViZDoom", "vizdoom")  # registers its scenarios
     try:
         env: VecEnv = DummyVecEnv([partial(gymnasium.make, env_id)] * n_envs)
     except gymnasium.error.Error as error:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from sb3_extra_buffers.cli.measure import SB3, Figures
 from sb3_extra_buffers.codecs import optional
-from sb3_extra_buffers.compressed.memory import readable_bytes
+from sb3_extra_buffers.frames.tables import readable_bytes, text_table
 
 NO_SLOWER = 1.05
 RULE = (
-    f"of the methods that sample a batch in at most {NO_SLOWER} times SB3's time, the one that takes the least memory; "
-    "if there is none, the one that samples fastest"
+    f"of the methods that take at most {NO_SLOWER} times SB3's time to add a step of all envs and sample a batch, the "
+    "one that takes the least memory; if there is none, the fastest"
 )
 
 
 def recommended(figures: Sequence[Figures]) -> Figures:
-    """Return the figures of the method to use, by `RULE`."""
+    """Return the figures of the method to use, by `RULE`; the first of `figures` are SB3's."""
     ours = [each for each in figures if each.method != SB3]
-    quick = [each for each in ours if each.sample_ratio <= NO_SLOWER]
-    return min(quick, key=lambda each: each.bytes) if quick else min(ours, key=lambda each: each.sample_ratio)
+    quick = [each for each in ours if _slowness(each, figures[0]) <= NO_SLOWER]
+    return min(quick or ours, key=lambda each: each.bytes if quick else _slowness(each, figures[0]))
 
 
-def table(figures: Sequence[Figures], batch_size: int) -> str:
-    """Return one line for each method."""
+def _slowness(method: Figures, sb3: Figures) -> float:
+    """Return the time of a step and a batch, SB3's being 1."""
+    return (method.add_us / 1e3 + method.sample_ms) / (sb3.add_us / 1e3 + sb3.sample_ms)
+
+
+def table(figures: Sequence[Figures], batch_size: int, width: int = 100) -> str:
+    """Return one line for each method; in a narrow terminal with ratios only."""
     rows = [("method", "codec", "memory", "of SB3's", "add", "", f"sample({batch_size})", "", "exact")]
     for each in figures:
         rows.append(
@@ -40,26 +46,34 @@ def table(figures: Sequence[Figures], batch_size: int) -> str:
                 "yes" if each.exact else "NO",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    note = "Memory of the observations; add: one step of all envs. Ratios to SB3, in turns, medians."
-    return "\n".join([lines[0].rstrip(), "-" * max(map(len, lines)), *(line.rstrip() for line in lines[1:]), note])
+    shown = text_table(rows)
+    if max(map(len, shown.splitlines())) > width:
+        header = ("method", "codec", "of SB3's", "add", "sample", "exact")
+        shown = text_table([header, *((m, codec, share, a, s, ok) for m, codec, _, share, _, a, _, s, ok in rows[1:])])
+    note = "Memory of observations. add: a step of all envs, median; sample: best of several. x: times SB3's."
+    return "\n".join([shown, *textwrap.wrap(note, width)])
 
 
-def advice(best: Figures, sb3: Figures) -> str:
-    """Return which method to use, and why."""
+def advice(figures: Sequence[Figures], width: int = 100) -> str:
+    """Return which method to use, why, and which one is for those who lack memory more than time."""
+    sb3, best = figures[0], recommended(figures)
     if best.codec == "dense":
-        return "Observations are too small to compress: keep SB3's buffer, or use ours, which keeps them as SB3 does."
-    return (
+        text = "Observations are too small to compress: keep SB3's buffer, or use ours, which keeps them as SB3 does."
+        return textwrap.fill(text, width)
+    texts = [
         f'Use compression_method="{best.method}": {readable_bytes(best.bytes)} where SB3 takes '
         f"{readable_bytes(sb3.bytes)} ({best.ratio:.2%}), add {best.add_ratio:.2f}x, sample {best.sample_ratio:.2f}x "
-        f"SB3's time.\nRule: {RULE}."
-    )
+        "SB3's time."
+    ]
+    if _slowness(best, sb3) > NO_SLOWER:
+        texts[0] += " None is as fast as SB3's buffer here."
+    smallest = min((each for each in figures if each.method != SB3), key=lambda each: each.bytes)
+    if smallest.bytes < best.bytes:
+        texts.append(
+            f'Least memory: "{smallest.method}", {readable_bytes(smallest.bytes)} ({smallest.ratio:.2%}), in '
+            f"{_slowness(smallest, sb3):.2f} times SB3's time."
+        )
+    return "\n".join(line for text in (*texts, f"Rule: {RULE}.") for line in textwrap.wrap(text, width))
 
 
 def plot(figures: Sequence[Figures], batch_size: int, title: str, path: Path) -> None:
