@@ -206,8 +206,8 @@ def measure_decode(buffer: GpuReplayBuffer, rounds: int) -> dict[str, float]:
 def stored_frames(buffer: GpuReplayBuffer) -> tuple[Mirror, np.ndarray]:
     """Return where the device keeps the frames of a buffer, and their ids."""
     store = buffer._stores[None]
-    mirror = store.refresh()
-    return mirror, np.flatnonzero(store.frames.counts)[1:].astype(np.int32)
+    store.refresh()
+    return store._mirror, np.flatnonzero(store.frames.counts)[1:].astype(np.int32)
 
 
 def measure_nvcomp(recording: Recording, buffer: GpuReplayBuffer, rounds: int) -> dict[str, Any]:

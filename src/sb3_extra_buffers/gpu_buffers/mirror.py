@@ -9,7 +9,7 @@ Only payloads, entries and keys that are new cross the bus, many in one transfer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,6 +82,17 @@ class MirroredFrames(FrameStore):
         return ids[self.counts[ids] > 0]
 
 
+class Reading(NamedTuple):
+    """How observations are read from a mirror."""
+
+    shape: tuple[int, ...]  # of one, as the kernel writes it
+    dtype: torch.dtype
+    in_floats: bool  # each byte is written as a float32 number
+    normalize: bool  # divided by 255
+    moved: bool  # the frames of a stack lie along the last axis: they have to be moved there
+    done: bool  # nothing has to be cast
+
+
 class Mirror:
     """Payloads, table and keys of a frame store on a device.
 
@@ -96,6 +107,7 @@ class Mirror:
         self.frames = frames
         self.codec = frames.coder.codec
         self.frame_bytes = frames.frame_bytes
+        self.reading: Reading | None = None  # of the store, once it has read
         frames.forget_mirror()
         ids = frames.take_unsent(allowed)
         self.extent = int((frames.offsets[ids] + frames.lengths[ids]).max(initial=0))

@@ -17,7 +17,7 @@ from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
 from sb3_extra_buffers.frames.store import Ids
 from sb3_extra_buffers.gpu_buffers.dense import DenseFrames
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
-from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames
+from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames, Reading
 from sb3_extra_buffers.gpu_buffers.transfer import to_device
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
@@ -244,20 +244,34 @@ class DeviceObservations(ObservationStore):
             numbers: int32: places `[n]`, or ids `[n, stack]`.
             are_places: which of the two.
         """
-        mirror, layout, n = self._mirror, self.layout, numbers.shape[0]
+        mirror, n = self._mirror, numbers.shape[0]
         assert mirror is not None
-        in_floats = self.output != "raw" and self.storage == np.uint8
-        dtype = torch.float32 if in_floats else numpy_dtype_to_torch(self.storage)
-        shape, last = self.obs_shape, layout.axis == -1 and layout.stack > 1
-        if last:
-            *outer, channels = shape
-            shape = (layout.stack, *outer, channels // layout.stack)
-        obs = torch.empty((n, *shape), dtype=dtype, device=self.device)
+        reading = mirror.reading
+        if reading is None:
+            reading = mirror.reading = self._reading()
+        obs = torch.empty((n, *reading.shape), dtype=reading.dtype, device=self.device)
         ids, places = (self._device_ids, numbers) if are_places else (numbers.view(-1), None)
-        mirror.decode(ids, places, obs, in_floats, self.output == "normalized" and in_floats)  # type: ignore[arg-type]
-        if last:
+        mirror.decode(ids, places, obs, reading.in_floats, reading.normalize)  # type: ignore[arg-type]
+        if reading.moved:
             obs = obs.movedim(1, -2).contiguous().view(n, *self.obs_shape)
-        return obs if in_floats or self.storage == self.read_dtype else self._as_read(obs)
+        return obs if reading.done else self._as_read(obs)
+
+    def _reading(self) -> Reading:
+        """Return how the kernel has to write the observations of this plan."""
+        in_floats = self.output != "raw" and self.storage == np.uint8
+        shape, stack = self.obs_shape, self.layout.stack
+        moved = self.layout.axis == -1 and stack > 1
+        if moved:
+            *outer, channels = shape
+            shape = (stack, *outer, channels // stack)
+        return Reading(
+            shape,
+            torch.float32 if in_floats else numpy_dtype_to_torch(self.storage),
+            in_floats,
+            in_floats and self.output == "normalized",
+            moved,
+            in_floats or self.storage == self.read_dtype,
+        )
 
     def _as_read(self, obs: torch.Tensor) -> torch.Tensor:
         """Return stored values as reading gives them."""
