@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WORTH = 1 << 20
 """Bytes of output from which another thread pays for being woken."""
 
+_NAME = "sb3-extra-buffers"  # of the threads
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -30,10 +32,16 @@ def split(n: int, n_bytes: int, work: Callable[[int, int], int]) -> list[int]:
     if parts < 2:
         return [work(0, n)]
     if _pool is None:
-        _pool = ThreadPoolExecutor(n_threads() - 1, "sb3-extra-buffers")
+        _pool = ThreadPoolExecutor(n_threads() - 1, _NAME)
     cuts = [n * part // parts for part in range(parts + 1)]
     others = [_pool.submit(work, start, stop) for start, stop in itertools.pairwise(cuts[1:])]
     return [work(cuts[0], cuts[1]), *(other.result() for other in others)]
+
+
+def others_run() -> bool:
+    """Tell whether there are threads besides this one and ours: they might write to what is being read."""
+    threads = threading.enumerate() if threading.active_count() > 1 else []
+    return any(not thread.name.startswith(_NAME) for thread in threads if thread is not threading.current_thread())
 
 
 def _forget_threads() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -28,7 +27,7 @@ from stable_baselines3.common.buffers import (
 )
 from stable_baselines3.common.preprocessing import get_obs_shape
 
-from sb3_extra_buffers.codecs import get_codec, parse_method
+from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
 from sb3_extra_buffers.compressed import hindsight, saving
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
@@ -43,7 +42,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("add", "to_torch", "_usual", "_n_lent")  # attributes that the first `add` sets
+_MADE_AGAIN = ("_usual", "_n_lent")  # attributes that the first `add` sets
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
@@ -153,9 +152,7 @@ class CompressedObservations(Described):
         super().__init__(**given)
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        if self._stores:
-            self._attach()
-        self._add_directly()
+        self._attach()
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
@@ -173,8 +170,12 @@ class CompressedObservations(Described):
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
-        usual = self._usual
-        if usual is not None and not kwargs and _form(args) == usual:
+        form = None if kwargs else _form(args)
+        if form is not None and form == self._usual:
+            if not self._stores and len(form) > 6:  # a replay buffer of SB3's own arrays: nothing can fail half-way
+                with self._lock:
+                    super().add(*args)  # type: ignore[misc]
+                return
             checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
         else:
             checked = self._checked_fields(args, kwargs)
@@ -189,41 +190,6 @@ class CompressedObservations(Described):
                 raise
             for store in self._stores.values():
                 store.publish()
-            if not self._stores:
-                self._add_directly()
-
-    def _add_directly(self) -> None:
-        """Where observations are small vectors, let later calls of `add` (and `to_torch`) go straight to SB3's.
-
-        It stores them in less time than it takes to check them all. What could fail after its first write, an array
-        of another shape, is still left to the careful way.
-        """
-        inherited = super().add  # type: ignore[misc]
-        ours, plain = CompressedObservations.add, ReplayBuffer.add
-        space = self.observation_space
-        small = not self._stores and isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
-        own = type(self).add is not ours or type(self).to_torch is not CompressedObservations.to_torch
-        if not small or own or inherited.__func__ is not plain:
-            return
-        row, values, n_envs = (self.n_envs, *self.obs_shape), (self.n_envs,), self.n_envs
-        acquire, release = self._lock.acquire, self._lock.release
-
-        def add(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-            try:
-                whole = next_obs.shape == row and reward.shape == values == done.shape and len(infos) == n_envs
-            except (AttributeError, TypeError):
-                whole = False
-            if not whole:
-                ours(self, obs, next_obs, action, reward, done, infos)
-                return
-            acquire()
-            try:
-                plain(self, obs, next_obs, action, reward, done, infos)
-            finally:
-                release()
-
-        self.add = add  # type: ignore[method-assign]
-        self.to_torch = super().to_torch  # type: ignore[method-assign, misc] # nothing is decompressed
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample as SB3 does.
@@ -324,7 +290,7 @@ class CompressedObservations(Described):
         """Return one state of the buffer, for pickle and deepcopy: a copy where another thread might add meanwhile."""
         with self._lock:
             state = self._attributes()
-            return deepcopy(state) if threading.active_count() > 1 else state
+            return deepcopy(state) if parallel.others_run() else state
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes that SB3's class wants to be pickled."""
@@ -388,7 +354,9 @@ class CompressedObservations(Described):
         given = [value.array if type(value) is Lent else value for value in checked]
         lent = sum(type(value) is Lent for value in checked)
         if all(one is other for one, other in zip(given, args, strict=False)) and lent in (0, 1 + replay):
-            self._usual, self._n_lent = _form(args), lent
+            form = _form(args)
+            if form is not None and (len(form) > 6) == replay:
+                self._usual, self._n_lent = form, lent
         return [*checked, *args[len(names) :]]
 
     def _checked_field(self, name: str, value: Any) -> Any:
@@ -432,7 +400,8 @@ class CompressedObservations(Described):
         row = self.pos
         rows = [
             (array, array[row].copy())
-            for array in vars(self).values()
+            for held in vars(self).values()
+            for array in (held.values() if type(held) is dict else (held,))
             if type(array) is np.ndarray and array.ndim > 1 and row < len(array)
         ]
         return row, self.full, rows, hindsight.episodes(self)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from math import prod
@@ -20,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sb3_extra_buffers.codecs import parallel
 from sb3_extra_buffers.frames.cast import checked_values, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
@@ -115,7 +115,7 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._view is not None:
             return np.array, (np.asarray(self),)  # a view of something else cannot stay one
-        if self.store.alone and threading.active_count() > 1:  # another thread might write before all is pickled
+        if self.store.alone and parallel.others_run():  # another thread might write before all is pickled
             return FrameArray, (deepcopy(self)._table,)
         return FrameArray, (self._table,)
 
@@ -140,8 +140,7 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __copy__(self) -> FrameArray:
         self.store.settle()
         with self.store.lock:
-            self.store.frames.retain(self._ids)
-            return FrameArray(IdTable(self.store, self._ids.copy()))
+            return self._counted(self._ids.copy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         with self.store.lock:
@@ -332,8 +331,13 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
             ids = self._ids.reshape(*wanted[: len(wanted) - n], self._ids.shape[-1])
             if np.shares_memory(ids, self._ids):
                 return FrameArray(self._table, ids)
-            self.store.frames.retain(ids)
-            return FrameArray(IdTable(self.store, ids))
+            return self._counted(ids)
+
+    def _counted(self, ids: Ids) -> FrameArray:
+        """Return an array of its own over `ids`."""
+        table = IdTable(self.store, ids)  # first: it may be refused
+        self.store.frames.retain(ids)
+        return FrameArray(table)
 
     def _take(self, ids: Ids) -> NDArray[Any]:
         obs = self.store.take(ids.reshape(-1, ids.shape[-1]))

@@ -255,6 +255,9 @@ class ObservationStore:
         settings = (layout.frame_bytes, codec, layout.stack, self.streams, self.budget, self.lock)
         return FrameStore(*settings) if self.spill is None else SpilledFrames(*settings, self.spill)
 
+    def _admit(self, codec: Codec, frames: FrameStore) -> None:
+        """Raise `StoreFullError` if these frames of a new plan may not be kept."""
+
     def _look_ahead(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
         """Make the plan from many observations that come at once."""
         if self.frame_stack == "auto" and self.found is None and self.obs_shape:
@@ -304,6 +307,7 @@ class ObservationStore:
             for at, (_, i, place, j) in enumerate(places):
                 obs = layout.split(written[i][j][None])
                 new_ids[i].reshape(-1, stack)[place] = frames.put(obs, streams[at : at + 1])[0]
+            self._admit(codec, frames)
             self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(tables, new_ids, strict=True)))
         except BaseException:
             self.budget.owners.add(old)  # the old plan stands

@@ -77,6 +77,10 @@ class MirroredFrames(FrameStore):
         """Count all frames as not mirrored."""
         self._unsent = set(np.flatnonzero(self.counts).tolist())
 
+    def forget_unsent(self) -> None:
+        """Forget which frames are not mirrored: there is no mirror, and who makes one begins with all."""
+        self._unsent.clear()
+
     def _alive_unsent(self) -> Ints:
         ids = np.fromiter(self._unsent, np.int64, len(self._unsent))
         return ids[self.counts[ids] > 0]
@@ -171,6 +175,7 @@ class Mirror:
         keys, sent = coder.keys, self.sent_keys
         if len(keys) > len(sent):
             self.keys = grown(self.keys, len(keys))
+            self.keys[len(sent) :] = 0  # as `sent_keys` says
             self.sent_keys = sent = np.pad(sent, ((0, len(self.keys) - len(sent)), (0, 0)))
         # A key's place is used again for another one when no frame refers to it any more: compare, do not guess.
         changed = [key for key in set((entries[:, 1] >> 32).tolist()) if (keys[key] != sent[key]).any()]

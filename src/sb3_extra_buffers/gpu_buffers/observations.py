@@ -201,17 +201,20 @@ class GpuObservations(CompressedObservations):
                 elif leaf is not None:
                     arrays.append(leaf)
         chosen = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-        coming = [(store, store.outgoing()) for store in {store: None for store, _ in groups}]
+        coming: list[tuple[DeviceObservations, tuple[NDArray[Any], ...]]] = []
         near = self._placed is None or self._placed == self.device
         try:
+            for store in {store: None for store, _ in groups}:
+                coming.append((store, store.outgoing()))
             fields, places = self._send(arrays, chosen, coming, near)
         except BaseException:
-            for store, _ in coming:
+            for store, _ in groups:
                 store.begin_anew()  # what was on its way may not have arrived
             raise
         left, read = iter(fields), dict[Selection, torch.Tensor]()
         for group, place in zip(groups.values(), places, strict=True):
-            parts = group[0].decode(place).split_with_sizes([len(one.numbers) for one in group])
+            whole = group[0].decode(place).split_with_sizes([len(one.numbers) for one in group])
+            parts = [part.data for part in whole]  # each may be changed in place without the others
             read.update(zip(group, parts if near else [part.to(self.device) for part in parts], strict=True))
 
         def tensor(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.heap import StoreFullError
 from sb3_extra_buffers.frames.layout import Layout
 from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
-from sb3_extra_buffers.frames.store import Ids
+from sb3_extra_buffers.frames.store import FrameStore, Ids
 from sb3_extra_buffers.gpu_buffers.dense import DenseFrames
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames, Reading
@@ -115,10 +115,14 @@ class DeviceObservations(ObservationStore):
         Raises:
             StoreFullError: `heap_bytes` is reached; the assignments are forgotten.
         """
-        super().prepare()
         try:
+            if not self.on_device:
+                self._mirrored.forget_unsent()
+            elif self._mirrored.n_unsent >= _WAITING:
+                self.refresh()
+            super().prepare()
             self._check_limit()
-        except StoreFullError:
+        except BaseException:
             self.rollback()
             raise
 
@@ -152,18 +156,16 @@ class DeviceObservations(ObservationStore):
                 self._written[places.item(0)] = ids  # later ones take the place of earlier ones
             else:
                 self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew
-        if self._mirrored.n_unsent >= _WAITING:
-            self.refresh()
 
     def refresh(self) -> None:
         """Send to the device what it does not have."""
-        arrays = self.outgoing()
-        if arrays:
-            try:
+        try:
+            arrays = self.outgoing()
+            if arrays:
                 self.receive(*to_device(arrays, self.device))
-            except BaseException:
-                self.begin_anew()
-                raise
+        except BaseException:
+            self.begin_anew()
+            raise
 
     def outgoing(self) -> tuple[NDArray[Any], ...]:
         """Return what the device does not have, nothing or arrays for `receive`; it counts as sent from now on."""
@@ -196,7 +198,7 @@ class DeviceObservations(ObservationStore):
         """Say where the ids of each table lie on the device, and return them as they lie there."""
         self._placed.clear()
         blocks, start = [np.zeros((0, self.layout.stack), np.uint32)], 0
-        for table in self.tables:
+        for table in sorted(self.tables, key=lambda table: table.number):  # places stay as they are when one is added
             n = table.ids.size // self.layout.stack
             places = np.arange(start, start + n, dtype=np.int32).reshape(table.ids.shape[:-1])
             self._placed[table] = Placed(table.ids, places)
@@ -216,6 +218,11 @@ class DeviceObservations(ObservationStore):
         if self.limit.heap_bytes is not None and self.on_device:
             self.limit.check(self.number, self._mirrored.unsent_end())
 
+    def _admit(self, codec: Codec, frames: FrameStore) -> None:
+        if self.limit.heap_bytes is not None and type(codec) in ON_DEVICE:
+            assert isinstance(frames, MirroredFrames)
+            self.limit.check(self.number, frames.unsent_end())
+
     def choose(self, array: FrameArray, index: Any) -> Selection | None:
         """Return which observations `array[index]` are, or None where the host has to say or to read them."""
         parts = index if type(index) is tuple else (index,)
@@ -229,13 +236,19 @@ class DeviceObservations(ObservationStore):
         table, view = array._table, array._view
         if view is not None or not self._places_ids:
             ids = table.ids if view is None else view
-            return Selection(self, ids[parts].view(np.int32), None) if len(parts) < ids.ndim else None
+            if len(parts) >= ids.ndim:
+                return None
+            chosen = ids[parts]
+            return Selection(self, chosen.view(np.int32), None) if chosen.ndim == 2 else None
         placed = self._placed.get(table)
         if placed is None or placed.ids is not table.ids or self._device_ids is None:
             self._device_ids = None
             self.refresh()
             placed = self._placed[table]
-        return Selection(self, placed.places[parts], table) if len(parts) <= placed.places.ndim else None
+        if len(parts) > placed.places.ndim:
+            return None
+        places = placed.places[parts]
+        return Selection(self, places, table) if places.ndim == 1 else None
 
     def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
         """Return observations `[n, *obs_shape]` as a tensor on the device, which has them since `refresh`.

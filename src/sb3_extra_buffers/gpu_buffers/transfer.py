@@ -37,7 +37,8 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torc
         view = views.get(dtype)
         if view is None:
             view = views[dtype] = moved.view(numpy_dtype_to_torch(dtype))
-        tensors.append(view.as_strided(shape, _strides(shape), start // dtype.itemsize))
+        tensor = view.as_strided(shape, _strides(shape), start // dtype.itemsize)
+        tensors.append(tensor.data)  # each may be changed in place without autograd taking the others for changed
     return tensors
 
 
@@ -65,7 +66,8 @@ class _Pinned:
     queued half a ring earlier: they are long done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        self.index = index  # of the device
         self.rings: dict[int, _Ring] = {}
 
     def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
@@ -73,7 +75,7 @@ class _Pinned:
         for size in _PIECES:
             if n <= size:
                 if size not in self.rings:
-                    self.rings[size] = _Ring(size, _PIECES[size])
+                    self.rings[size] = _Ring(size, _PIECES[size], self.index)
                 return self.rings[size].piece()
         packed = torch.empty(n, dtype=torch.uint8, pin_memory=True)  # torch waits before it gives it out again
         return packed, packed.numpy()
@@ -82,7 +84,8 @@ class _Pinned:
 class _Ring:
     """Pieces of pinned memory that are used in turn."""
 
-    def __init__(self, size: int, n: int) -> None:
+    def __init__(self, size: int, n: int, index: int) -> None:
+        self.index = index
         pieces = torch.empty((n, size), dtype=torch.uint8, pin_memory=True).unbind()
         self.pieces = [(piece, piece.numpy()) for piece in pieces]
         self.half = n // 2
@@ -94,7 +97,7 @@ class _Ring:
         half, within = divmod(self.at, self.half)
         if within == 0:
             event = self.done[1 - half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()  # behind the transfers of the other half
+            event.record(torch.cuda.current_stream(self.index))  # behind the transfers of the other half
             before = self.done[half]
             if before is not None and not before.query():  # type: ignore[no-untyped-call]
                 before.synchronize()
@@ -113,6 +116,6 @@ def _staging(device: torch.device) -> _Pinned | _Unpinned:
     kept: dict[Any, Any] = vars(_of_threads)
     index = torch.cuda.current_device() if device.index is None else device.index
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton asks too; the public way takes ten times as long
-    if stream not in kept:
-        kept[stream] = _Pinned()
-    return kept[stream]  # type: ignore[no-any-return]
+    if (index, stream) not in kept:
+        kept[index, stream] = _Pinned(index)
+    return kept[index, stream]  # type: ignore[no-any-return]

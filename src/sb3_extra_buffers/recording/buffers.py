@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import sb3_extra_buffers
+from sb3_extra_buffers.codecs import parallel
 from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import CompressedArray, FrameArray
 from sb3_extra_buffers.frames.cast import exact_cast
@@ -280,7 +280,7 @@ class FramelessRecordBuffer(BaseRecordBuffer):
     def __getstate__(self) -> dict[str, Any]:
         """Return one state of the buffer, for pickle and deepcopy: a copy where another thread might add meanwhile."""
         with self._lock:
-            return deepcopy(vars(self)) if threading.active_count() > 1 else dict(vars(self))
+            return deepcopy(vars(self)) if parallel.others_run() else dict(vars(self))
 
     def export(self, path: str | PathLike[str], span: slice = _ALL, fps: float = 30, scale: int = 1) -> int:
         """Write nothing: frames are not kept."""
