@@ -64,8 +64,8 @@ def test_a_trained_model_is_evaluated_and_watched(
     assert "untrained" not in capsys.readouterr().out
 
 
-EXAMPLES = sorted(path for path in FOLDER.glob("example_*.py") if "gpu" not in path.stem)
-"""Those for GPU buffers have tests of their own."""
+EXAMPLES = sorted(path for path in FOLDER.glob("example_*.py") if not {"gpu", "distributed"} & {*path.stem.split("_")})
+"""Those for GPU buffers and for Ray have tests of their own."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

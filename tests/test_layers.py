@@ -11,8 +11,14 @@ import sb3_extra_buffers
 
 PACKAGE = "sb3_extra_buffers"
 ROOT = Path(sb3_extra_buffers.__file__).parent
-LAYERS = [["codecs"], ["frames"], ["compressed", "gpu_buffers"], ["recording", "training_utils", "vec_buf"], ["cli"]]
-OPTIONAL = ["numba", "zstandard", "lz4", "isal", "sb3_contrib"]
+LAYERS = [
+    ["codecs"],
+    ["frames"],
+    ["compressed", "gpu_buffers"],
+    ["distributed", "recording", "training_utils", "vec_buf"],
+    ["cli"],
+]
+OPTIONAL = ["numba", "zstandard", "lz4", "isal", "sb3_contrib", "ray"]
 
 
 def imports_of(path: Path) -> set[str]:

@@ -60,6 +60,13 @@ NAMES = {
         "has_zstd",
     ],
     "sb3_extra_buffers.compressed.compression_methods.compression_methods_numba": ["init_jit"],
+    "sb3_extra_buffers.distributed": [
+        "CollectorActor",
+        "Collectors",
+        "DistributedReplayBuffer",
+        "RateLimiter",
+        "Shard",
+    ],
     "sb3_extra_buffers.gpu_buffers": [
         "GpuDictReplayBuffer",
         "GpuDictRolloutBuffer",
@@ -115,7 +122,7 @@ BASES = {
     "CompressedRecurrentDictRolloutBuffer": RecurrentDictRolloutBuffer,
 }
 
-OPTIONAL = ["numba", "zstandard", "lz4", "isal", "sb3_contrib"]
+OPTIONAL = ["numba", "zstandard", "lz4", "isal", "sb3_contrib", "ray"]
 """Libraries that we use where they are installed, and only when asked for."""
 
 BLOCKED = [
@@ -317,6 +324,30 @@ def test_contrib_without_sb3_contrib() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert 'pip install "sb3-extra-buffers[contrib]"' in done.stdout
+
+
+def test_distributed_without_ray() -> None:
+    """The module can be imported; asking for a class says what to install."""
+    done = _run(
+        BLOCK
+        + textwrap.dedent(
+            """
+            import sb3_extra_buffers.distributed
+            for name in sb3_extra_buffers.distributed.__all__:
+                try:
+                    getattr(sb3_extra_buffers.distributed, name)
+                except ImportError as error:
+                    print(error)
+            try:
+                from sb3_extra_buffers.distributed import DistributedReplayBuffer
+            except ImportError as error:
+                print(error)
+            """
+        )
+    )
+    assert done.returncode == 0, done.stderr
+    names = [*NAMES["sb3_extra_buffers.distributed"], "DistributedReplayBuffer"]
+    assert done.stdout.splitlines() == [f'{name} needs: pip install "sb3-extra-buffers[ray]"' for name in names]
 
 
 def test_typed() -> None:

@@ -1,0 +1,450 @@
+"""`DistributedReplayBuffer` on a real local Ray cluster of three nodes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fingerprints
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+ray = pytest.importorskip("ray")
+
+from sb3_extra_buffers.compressed import CompressedReplayBuffer, StoreFullError  # noqa: E402
+from sb3_extra_buffers.distributed import DistributedReplayBuffer, wire  # noqa: E402
+from sb3_extra_buffers.distributed.shards import Shards  # noqa: E402
+from sb3_extra_buffers.distributed.writer import Writer  # noqa: E402
+
+PLAYERS = np.array([11, 12])
+
+
+def fill(buffer: Any, steps: int, first: int = 0, players: Any = PLAYERS) -> None:
+    random = np.random.default_rng(first)
+    for number in range(first, first + steps):
+        buffer.add(*fingerprints.step(players, number, random))
+
+
+def held(buffer: Any) -> set[tuple[int, int]]:
+    """Return the player and step of every transition in the shards, each of which must be there once."""
+    found = fingerprints.held(buffer.target.shards)
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def kill(handle: Any) -> None:
+    """End a shard's process as an operator would: it can do nothing about it."""
+    os.kill(ray.get(handle.__ray_call__.remote(lambda shard: os.getpid())), signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_everything_sampled_was_added(buffer):
+    fill(buffer, 200)
+    buffer.flush()
+    assert buffer.size() == 200
+    assert len(held(buffer)) == 400
+    seen = np.concatenate([fingerprints.check(buffer.sample(64)) for _ in range(40)])
+    assert set(seen[:, 0].tolist()) == set(PLAYERS.tolist())
+    assert len(set(map(tuple, seen.tolist()))) > 380  # 2560 draws of 400
+    where = [
+        handle.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for handle in buffer.target.shards
+    ]
+    places = ray.get(where)
+    assert len(set(places)) > 1  # that is what several machines are like
+
+
+def test_each_transition_has_the_same_chance(buffer):
+    """Over shards of different sizes. Chi-square at the level 0.001; the seeds are fixed, so it does not flicker."""
+    for i, (handle, chunks) in enumerate(zip(buffer.target.shards, (5, 15, 30), strict=True)):
+        writer = Writer(buffer.target.writer, Shards([handle]))
+        fill(writer, 4 * chunks, players=PLAYERS + 10 * i)
+        writer.flush()
+        ray.get(handle.__ray_call__.remote(lambda _, seed=i: np.random.seed(seed)))
+    sizes = [status.size for status in buffer.refresh()]
+    assert sizes == [40, 120, 240]
+    draws = np.concatenate([fingerprints.check(buffer.sample(250)) for _ in range(40)])
+    _, counts = np.unique(draws, axis=0, return_counts=True)
+    assert len(counts) == 400
+    assert chi_square(counts, np.full(400, 1 / 400)) < critical(399)
+    by_shard = np.bincount((draws[:, 0] - 11) // 10, minlength=3)
+    assert chi_square(by_shard, np.array(sizes) / 400) < critical(2)
+    # The test would see shards that are drawn from equally often.
+    assert chi_square(by_shard, np.full(3, 1 / 3)) > 100 * critical(2)
+
+
+def chi_square(counts: Any, expected: Any) -> float:
+    expected = expected * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def critical(freedom: int) -> float:
+    """Return what chi-square exceeds with a chance of 0.001 (Wilson and Hilferty's approximation)."""
+    a = 2 / (9 * freedom)
+    return freedom * (1 - a + 3.0902 * np.sqrt(a)) ** 3
+
+
+def test_a_full_ring_keeps_the_newest(make_buffer):
+    buffer = make_buffer(buffer_size=64)
+    fill(buffer, 100)
+    buffer.flush()
+    assert buffer.size() == 32
+    last = [fingerprints.step(PLAYERS, n, np.random.default_rng(0))[0] for n in range(68, 100)]
+    newest = {(int(player), int(fingerprints.read(obs)[1][0])) for player in PLAYERS for obs in last}
+    assert held(buffer) == newest
+    assert buffer.lost == 0
+
+
+def test_samples_are_like_those_of_sb3(buffer):
+    """The same dtypes, shapes and device; values are checked by their fingerprints."""
+    theirs = ReplayBuffer(10_000, fingerprints.OBSERVATIONS, spaces.Discrete(5), "cpu", 2)
+    for one in (buffer, theirs):
+        fill(one, 40)
+    buffer.flush()
+    a, b = buffer.sample(16), theirs.sample(16)
+    assert type(a) is type(b)
+    for name, value in b._asdict().items():
+        mine = getattr(a, name)
+        if value is None:
+            assert mine is None
+        else:
+            assert (mine.dtype, mine.shape, mine.device) == (value.dtype, value.shape, value.device), name
+
+
+def test_dict_observations(make_buffer):
+    space = spaces.Dict(
+        {"image": fingerprints.OBSERVATIONS, "speed": spaces.Box(-1, 1, (3,)), "gear": spaces.Discrete(9)}
+    )
+    buffer = make_buffer(space=space)
+    random = np.random.default_rng(0)
+    added = {}
+    for number in range(40):
+        obs, next_obs, *rest = fingerprints.step(PLAYERS, number, random)
+        speed = random.normal(size=(2, 2, 3)).astype(np.float32)
+        gear = random.integers(9, size=(2, 2))
+        pair = [{"image": image, "speed": speed[i], "gear": gear[i]} for i, image in enumerate((obs, next_obs))]
+        buffer.add(*pair, *rest)
+        for env, player in enumerate(PLAYERS):
+            added[player, fingerprints.read(obs)[1][env]] = speed[:, env], gear[:, env]
+    buffer.flush()
+    for _ in range(10):
+        batch = buffer.sample(16)
+        images = batch._replace(
+            observations=batch.observations["image"], next_observations=batch.next_observations["image"]
+        )
+        for i, (player, step) in enumerate(fingerprints.check(images).tolist()):
+            speed, gear = added[player, step]
+            for part, want_speed, want_gear in zip(
+                (batch.observations, batch.next_observations), speed, gear, strict=True
+            ):
+                np.testing.assert_array_equal(part["speed"][i].numpy(), want_speed)
+                assert int(part["gear"][i]) == want_gear
+    with pytest.raises(ValueError, match="no folder for checkpoints"):
+        buffer.checkpoint()
+
+
+def test_dqn_learns_with_it(cluster):
+    """SB3's own training loop: two arguments more."""
+    env = make_vec_env(fingerprints.FingerprintEnv, 2)
+    model = DQN(
+        "CnnPolicy",
+        env,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"shards": 2, "chunk_steps": 8, "timeout": 120.0},
+        buffer_size=1000,
+        learning_starts=100,
+        batch_size=16,
+        train_freq=4,
+        policy_kwargs={"normalize_images": True, "features_extractor_kwargs": {"features_dim": 16}},
+        device="cpu",
+    )
+    before = copy.deepcopy(model.q_net.state_dict())
+    model.learn(300)
+    assert any(not torch.equal(value, before[name]) for name, value in model.q_net.state_dict().items())
+    assert isinstance(model.replay_buffer, ReplayBuffer)
+    model.replay_buffer.flush()
+    assert model.replay_buffer.size() == model.num_timesteps // 2
+    fingerprints.check(model.replay_buffer.sample(64))
+    assert "DistributedReplayBuffer" in str(model.replay_buffer.memory_usage())
+    model.replay_buffer.close()
+
+
+def test_rewards_are_normalised_as_by_sb3(buffer):
+    fill(buffer, 24)
+    buffer.flush()
+    env = VecNormalize(fingerprints.make_env(0), norm_obs=False, clip_reward=1e9, epsilon=0)
+    env.ret_rms.var = np.array(4.0)
+    plain = fingerprints.check(buffer.sample(32))
+    batch = buffer.sample(32, env)
+    np.testing.assert_array_equal(fingerprints.check(batch._replace(rewards=batch.rewards * 2)).shape, plain.shape)
+
+
+def test_calls_in_flight_are_bounded(buffer):
+    """While shards are slow, `add` waits instead of piling up chunks."""
+    fill(buffer, 12)
+    buffer.flush()
+    for handle in buffer.target.shards:
+        handle.__ray_call__.remote(lambda _: time.sleep(4))
+    began = time.monotonic()
+    fill(buffer, 24, first=12)
+    assert time.monotonic() - began < 3.5  # two chunks for each
+    fill(buffer, 4, first=36)
+    assert time.monotonic() - began > 3.5
+    buffer.flush()
+    assert len(held(buffer)) == 80
+
+
+def test_bytes_on_the_wire(make_buffer):
+    """MsPacman, stack 4, 4 envs: at most 1.5 % of what SB3 holds, each way, in what Ray's own serialiser is given."""
+    pytest.importorskip("ale_py")
+    from sb3_extra_buffers.training_utils.atari import make_env
+
+    env = make_env("MsPacmanNoFrameskip-v4", 4, DummyVecEnv, seed=0)
+    buffer = make_buffer(space=env.observation_space, n_envs=4, chunk_steps=64)
+    context = ray._private.worker.global_worker.get_serialization_context()
+    obs = env.reset()
+    for _ in range(256):
+        actions = np.array([env.action_space.sample() for _ in range(4)]) % fingerprints.ACTIONS
+        new_obs, rewards, dones, infos = env.step(actions)
+        buffer.add(obs, new_obs, actions, rewards, dones, infos)
+        obs = new_obs
+    env.close()
+    buffer.flush()
+    for _ in range(32):
+        buffer.sample(32)
+    traffic, raw = buffer.traffic, 2 * 4 * 84 * 84
+    sent, received = (traffic[f"{way}_bytes"] / traffic[way] / raw for way in ("sent", "received"))
+    assert traffic["sent"] == 1024
+    assert sent < 0.015
+    assert received < 0.015
+    # What is counted is what Ray gets, but for a few hundred bytes a call.
+    for n in (16, 64):
+        status, parcel = ray.get(buffer.target.shards[0].sample.remote(n))
+        serialised = context.serialize((status, parcel)).total_bytes
+        assert parcel.nbytes < serialised < parcel.nbytes + 1000
+        assert serialised / n / raw < 0.015 + 1000 / n / raw
+
+
+def test_a_shard_that_dies_is_started_again_and_its_loss_is_known(buffer, caplog):
+    fill(buffer, 48)
+    buffer.flush()
+    before, sizes = held(buffer), [status.size for status in buffer.refresh()]
+    assert sizes[0] > 0
+    with caplog.at_level(logging.WARNING):
+        kill(buffer.target.shards[0])
+        for _ in range(20):
+            fingerprints.check(buffer.sample(32))  # the learner goes on
+        buffer.refresh()
+    assert buffer.lost == sizes[0] == len(before) - len(held(buffer))
+    assert f"lost: {sizes[0]} transitions (" in caplog.text
+    fill(buffer, 48, first=48)  # and so does the writer, to all
+    buffer.flush()
+    assert sum(status.size for status in buffer.refresh()) == 2 * 96 - sizes[0]
+    assert all(status.size > 0 for status in buffer.refresh())
+    assert buffer.lost == sizes[0]
+
+
+def test_what_is_in_a_checkpoint_is_not_lost(buffer):
+    fill(buffer, 48)
+    buffer.checkpoint()
+    saved = buffer.refresh()[1].size
+    fill(buffer, 24, first=48)
+    buffer.flush()
+    before, since = held(buffer), buffer.refresh()[1].size - saved
+    assert since > 0
+    for times in (1, 2):  # also when it dies again before its next checkpoint
+        kill(buffer.target.shards[1])
+        buffer.refresh()
+        assert buffer.lost == since == len(before) - len(held(buffer)), times
+    fill(buffer, 24, first=72)
+    buffer.checkpoint()
+    kill(buffer.target.shards[1])
+    buffer.refresh()
+    assert buffer.lost == since
+    _, lost = ray.get(buffer.target.shards[1].table.remote())
+    assert sum(chunk.transitions for chunk in lost) == since
+
+
+def test_chunks_under_way_are_sent_again(buffer):
+    """A shard that dies before it has answered gets the chunk when it is back: it is not lost."""
+    fill(buffer, 12)
+    buffer.flush()
+    victim = buffer.target.shards[0]
+    there = ray.get(victim.status.remote()).size
+    pid = ray.get(victim.__ray_call__.remote(lambda _: os.getpid()))
+    victim.__ray_call__.remote(lambda _: time.sleep(60))  # so that it cannot answer
+    fill(buffer, 24, first=12)
+    os.kill(pid, signal.SIGKILL)
+    buffer.flush()
+    buffer.refresh()
+    assert buffer.lost == there
+    assert len(held(buffer)) == 2 * 36 - there
+
+
+def test_a_chunk_is_stored_once(buffer):
+    """However often Ray repeats the call."""
+    fill(buffer, 4)
+    buffer.flush()
+    handle = next(handle for handle in buffer.target.shards if ray.get(handle.status.remote()).size)
+    fields = {
+        "rewards": np.zeros((3, 2), np.float32),
+        "dones": np.zeros((3, 2), bool),
+        "actions": np.zeros((3, 2), int),
+    }
+    obs = np.stack([fingerprints.stacks(PLAYERS, np.array([n, n])) for n in range(4)], axis=1)
+    obs = np.stack([obs[:, :3], obs[:, 1:]], axis=2)  # [envs, steps, 2, *obs]
+    parcel = wire.pack({"observations": obs, **fields, "timeouts": fields["dones"]})
+    assert [ray.get(handle.add.remote(5, 0, parcel)).size for _ in range(3)] == [14, 14, 14]
+
+
+def test_checkpoints_are_written_while_it_is_used(make_buffer, tmp_path):
+    buffer = make_buffer(checkpoint_dir=tmp_path, checkpoint_every=0.2)
+    fill(buffer, 40)
+    buffer.flush()
+
+    def saved() -> bool:
+        buffer.sample(8)
+        return len(list(tmp_path.glob("shard-*.buffer"))) == 1
+
+    wait_until(saved)
+    with pytest.raises(ValueError, match="has checkpoints of another run"):
+        make_buffer(checkpoint_dir=tmp_path)
+    buffer.checkpoint()
+    before = held(buffer)
+    fill(buffer, 8, first=40)
+    buffer.flush()
+    ray.kill(buffer.target.shards[0])  # for good: as if the run had been killed
+    resumed = DistributedReplayBuffer.load(tmp_path, device="cpu", checkpoint_dir=tmp_path, timeout=120.0)
+    assert held(resumed) == before
+    assert resumed.lost == 16
+    kill(resumed.target.shards[0])
+    resumed.refresh()
+    assert held(resumed) == before
+    resumed.close()
+
+
+def test_a_damaged_checkpoint_is_a_known_loss(buffer, folder):
+    fill(buffer, 48)
+    buffer.checkpoint()
+    there = buffer.refresh()[0].size
+    path = folder / "shard-0000.buffer"
+    path.write_bytes(path.read_bytes()[:3000])
+    kill(buffer.target.shards[0])
+    buffer.refresh()
+    assert buffer.lost == there > 0
+    fingerprints.check(buffer.sample(32))
+
+
+def test_saved_and_loaded(buffer, tmp_path):
+    """To a folder; another buffer goes on from there."""
+    fill(buffer, 50)
+    buffer.save(tmp_path)
+    before = held(buffer)
+    alone = CompressedReplayBuffer.load(tmp_path / "shard-0000.buffer")
+    fingerprints.check(alone.sample(32))
+    loaded = DistributedReplayBuffer.load(tmp_path, device="cpu", timeout=120.0)
+    assert held(loaded) == before
+    assert loaded.size() == 50
+    for name in ("n_envs", "observation_space", "action_space", "buffer_size"):
+        assert getattr(loaded, name) == getattr(buffer, name)
+    fill(loaded, 20, first=50)
+    loaded.flush()
+    assert len(held(loaded)) == 140
+    loaded.close()
+    with pytest.raises(ValueError, match="holds no distributed buffer"):
+        DistributedReplayBuffer.load(tmp_path / "none")
+
+
+def test_samples_per_insert_holds_sampling_back(make_buffer):
+    buffer = make_buffer(samples_per_insert=2, min_size=64, error_buffer=64, timeout=20.0)
+    buffer._timeout = 0.5
+    fill(buffer, 16)
+    buffer.flush()
+    with pytest.raises(TimeoutError, match="samples_per_insert has not allowed"):
+        buffer.sample(8)
+    fill(buffer, 16, first=16)  # 64 transitions: 64 samples are allowed before more come
+    buffer.flush()
+    for _ in range(8):
+        fingerprints.check(buffer.sample(8))
+    with pytest.raises(TimeoutError):
+        buffer.sample(8)
+
+
+def test_wrong_use_is_an_error(buffer, make_buffer, tmp_path):
+    with pytest.raises(ValueError, match="shards is a number of at least 1, not 0"):
+        make_buffer(shards=0)
+    with pytest.raises(ValueError, match="unknown"):
+        make_buffer(buffer_kwargs={"compression_method": "zst"})
+    with pytest.raises(TypeError, match="unknown arguments: compresion_method"):
+        make_buffer(buffer_kwargs={"compresion_method": "zstd"})
+    with pytest.raises(ValueError, match="checkpoint_every and resume need a checkpoint_dir"):
+        make_buffer(checkpoint_every=1)
+    with pytest.raises(ValueError, match="checkpoint_dir is an existing folder"):
+        make_buffer(checkpoint_dir=tmp_path / "none")
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(1)
+    with pytest.raises(ValueError, match="do not fit"):
+        buffer.add(
+            np.zeros((2, 4, 8, 8), np.uint8), np.zeros((2, 4, 8, 8), np.uint8), [0, 0], [0, 0], [False] * 2, [{}] * 2
+        )
+    with pytest.raises(ValueError, match="cannot hold"):
+        buffer.add(
+            np.full((2, 4, 36, 36), 256), np.zeros((2, 4, 36, 36), np.uint8), [0, 0], [0, 0], [False] * 2, [{}] * 2
+        )
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        copy.deepcopy(buffer)
+
+
+def test_a_shard_that_is_gone_for_good_leaves_its_chunks_to_others(make_buffer):
+    buffer = make_buffer(shards=2)
+    fill(buffer, 8)
+    buffer.flush()
+    victim, other = buffer.target.shards
+    there = [ray.get(handle.status.remote()).size for handle in (victim, other)]
+    victim.__ray_call__.remote(lambda _: time.sleep(60))
+    fill(buffer, 16, first=8)  # two chunks for each
+    ray.kill(victim)
+    buffer.flush()
+    fill(buffer, 8, first=24)
+    buffer.flush()
+    assert ray.get(other.status.remote()).size == 2 * 32 - there[0]
+    fingerprints.check(buffer.sample(32))
+
+
+def test_a_full_shard_is_an_error_and_counts_what_it_has(make_buffer):
+    """`max_bytes` of its buffer is reached in the middle of a chunk."""
+    buffer = make_buffer(chunk_steps=64, buffer_kwargs={"max_bytes": 700_000, "compression_method": "none"})
+    with pytest.raises(StoreFullError, match="max_bytes"):  # noqa: PT012
+        fill(buffer, 1000)
+        buffer.flush()
+    size = buffer.refresh()[0].size
+    assert size % 128 > 0
+    assert len(held(buffer)) == size
+
+
+def test_nothing_is_left_behind(cluster):
+    """Neither after `close`, nor when a buffer is just forgotten."""
+    for close in (True, False):
+        buffer = DistributedReplayBuffer(100, fingerprints.OBSERVATIONS, spaces.Discrete(5), "cpu", shards=1)
+        journal = ray.get(buffer.target.shards[0].__ray_call__.remote(lambda shard: shard.journal.path))
+        assert journal.exists()
+        if close:
+            buffer.close()
+        del buffer
+        wait_until(lambda path=journal: not path.exists())
