@@ -10,10 +10,10 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -72,7 +72,7 @@ class CompressedObservations(Described):
         ImportError: the method's library is missing; it holds the pip command.
     """
 
-    _usual: Any = None  # form of the arguments of `add` that need no check
+    _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
     observation_space: Any
     obs_shape: Any
@@ -152,7 +152,8 @@ class CompressedObservations(Described):
         super().__init__(**given)
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        self._attach()
+        if self._stores:
+            self._attach()
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
@@ -170,16 +171,15 @@ class CompressedObservations(Described):
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
-        form = None if kwargs else _form(args)
-        if form is not None and form == self._usual:
-            if not self._stores and len(form) > 6:  # a replay buffer of SB3's own arrays: nothing can fail half-way
-                with self._lock:
-                    super().add(*args)  # type: ignore[misc]
-                return
-            checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
-        else:
+        checked: Sequence[Any] = args
+        if self._usual is None or kwargs or not _has_form(args, self._usual):
             checked = self._checked_fields(args, kwargs)
+        elif self._n_lent:
+            checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
         with self._lock:
+            if not self._stores and checked is args and self._usual is not None and self._usual.n_infos is not None:
+                super().add(*args)  # type: ignore[misc] # SB3's own arrays, of a replay buffer: nothing fails half-way
+                return
             undo = self._begin()
             try:
                 super().add(*checked, **kwargs)  # type: ignore[misc]
@@ -341,7 +341,7 @@ class CompressedObservations(Described):
             )
         return _empty(space) if self._stores else space
 
-    def _checked_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _checked_fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """Return the arguments of `add`, or raise before anything is changed. Those by name are checked in place.
 
         What came through unchanged, because its dtypes are right, need not be checked again: `_usual` is its form.
@@ -354,9 +354,11 @@ class CompressedObservations(Described):
         given = [value.array if type(value) is Lent else value for value in checked]
         lent = sum(type(value) is Lent for value in checked)
         if all(one is other for one, other in zip(given, args, strict=False)) and lent in (0, 1 + replay):
-            form = _form(args)
-            if form is not None and (len(form) > 6) == replay:
+            form = _form(args, replay)
+            if form is not None:
                 self._usual, self._n_lent = form, lent
+                if not lent:
+                    return args
         return [*checked, *args[len(names) :]]
 
     def _checked_field(self, name: str, value: Any) -> Any:
@@ -423,19 +425,38 @@ class CompressedObservations(Described):
             store.rollback()
 
 
-def _form(args: tuple[Any, ...]) -> Any:
-    """Return shapes and dtypes of what a buffer's `add` is given, or None if that is not the usual arrays."""
-    try:
-        obs, second, third, fourth, fifth, last = args
-        if type(obs) is not np.ndarray or type(second) is not np.ndarray:
-            return None
-        form = (obs.shape, obs.dtype, second.shape, second.dtype, third.shape, third.dtype)
-        if type(last) is not list and type(last) is not tuple:
-            return form  # of a rollout buffer; the others are not checked
-        whole = set(map(type, last)) == {dict}
-        return (*form, fourth.shape, fourth.dtype, fifth.shape, fifth.dtype, len(last)) if whole else None
-    except (ValueError, AttributeError, TypeError):
+class Form(NamedTuple):
+    """What the arguments of an `add` are like."""
+
+    arrays: list[tuple[tuple[int, ...], np.dtype[Any]]]  # of a replay buffer the first five, of a rollout buffer three
+    n_infos: int | None  # of a replay buffer
+
+
+def _form(args: tuple[Any, ...], replay: bool) -> Form | None:
+    """Return the form of what a buffer's `add` is given, or None if these are not its usual arrays."""
+    arrays = args[: 5 if replay else 3]
+    if len(args) != 6 or not all(type(array) is np.ndarray for array in arrays):
         return None
+    form = Form([(array.shape, array.dtype) for array in arrays], len(args[5]) if replay else None)
+    return form if _has_form(args, form) else None
+
+
+def _has_form(args: tuple[Any, ...], form: Form) -> bool:
+    """Tell whether `args` have this form: every `add` asks."""
+    if len(args) != 6:
+        return False
+    for array, (shape, dtype) in zip(args, form.arrays):  # noqa: B905 # the others are not checked
+        if type(array) is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+            return False
+    if form.n_infos is None:
+        return True
+    infos = args[5]
+    if (type(infos) is not list and type(infos) is not tuple) or len(infos) != form.n_infos:
+        return False
+    for info in infos:  # noqa: SIM110 # half the time of `all`
+        if type(info) is not dict:
+            return False
+    return True
 
 
 def _by_name(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

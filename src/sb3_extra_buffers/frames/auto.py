@@ -77,7 +77,9 @@ def candidates(codec: Callable[..., Codec]) -> dict[str, Codec]:
 
 
 def choose_codec(samples: list[NDArray[np.uint8]], codec: Callable[..., Codec]) -> Codec:
-    """Return the codec for `auto`: `delta`, unless another is far smaller on these frames.
+    """Return the codec for `auto`: `delta`, unless it leaves much and another is far smaller on these frames.
+
+    Each frame of a stack is stored once, so of stacked ones `delta`, the fastest to read, may leave more.
 
     `samples` are blocks of frames `[n, stack, bytes]` in the order they came.
     """
@@ -93,7 +95,8 @@ def choose_codec(samples: list[NDArray[np.uint8]], codec: Callable[..., Codec]) 
     least = sizes.get(other, delta)
     if _MASKS * rows < delta and rows < 1.25 * least:  # and it will learn to be smaller
         return found["rows"]
-    return found[other] if delta > newest.size // 4 and 2 * least < delta else found["delta"]
+    much = newest.size // 8 * min(max(samples[0].shape[1], 2), 4)  # a quarter, of stacks of 4 half of the bytes
+    return found[other] if delta > much and 2 * least < delta else found["delta"]
 
 
 def _encoded_bytes(codec: Codec, frames: NDArray[np.uint8]) -> int:
