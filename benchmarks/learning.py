@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from about import about
 from catch import Catch
-from report import replace
+from report import digest, replace
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -128,7 +128,8 @@ def plot(rows: list[dict[str, Any]], env: str, file: Path, window: int = 50) -> 
         axes.legend(loc="lower right")
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=110)
+    shown = digest([[row["buffer"], row["curve"]] for row in rows])
+    figure.savefig(file, dpi=110, metadata={"Description": shown})
 
 
 def main() -> None:

@@ -40,16 +40,20 @@ MORE = (
     "published:none",
 )
 FEW = ("MsPacman", "Pong", "Seaquest", "doom-deathmatch-rgb", "doom-deathmatch-labels", "HalfCheetah")
+# Looked at for the first time when all was done: nothing was chosen or tuned on them. (River Raid was one of them. It
+# showed that `auto` took zstd for it, which is slow to sample: the rule was changed, so it is not untouched any more.)
+UNTOUCHED = ("Qbert", "Frostbite", "Zaxxon", "Hero", "doom-deadly_corridor-rgb", "doom-deadly_corridor-labels")
 MANY = (
     *FEW,
     "Breakout",
     "SpaceInvaders",
-    "Qbert",
     "Enduro",
+    "Riverraid",
     "doom-health_gathering-rgb",
     "doom-health_gathering-labels",
     "doom-defend_the_center-rgb",
     "doom-defend_the_center-labels",
+    *UNTOUCHED,
 )
 
 
@@ -79,6 +83,12 @@ class Plan:
 
 PRESETS = {
     "quick": Plan(FEW, rounds=7, rows=(2500, 600, 6000)),
+    "untouched": Plan(
+        UNTOUCHED,
+        rounds=7,
+        rows=(2500, 600, 6000),
+        subjects=("sb3", "sb3:again", "ours:auto", "ours:delta/2", "published:zstd-3", "plain:zstd3", "cpprb"),
+    ),
     "full": Plan(
         MANY,
         rounds=21,

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import report
 from labels import label
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,6 +26,14 @@ COLOURS = {
     "cpprb": "#b9770e",
     "plain": "#5d6d7e",
 }
+NAMES = {
+    "ours": "ours",
+    "sb3": "SB3",
+    "published": "0.5.0",
+    "torchrl": "TorchRL",
+    "cpprb": "cpprb",
+    "plain": "plain",
+}
 MARKERS = {"ours": "o", "sb3": "s", "published": "^", "torchrl": "D", "cpprb": "P", "plain": "v"}
 
 
@@ -33,29 +42,24 @@ def draw(recordings: list[dict[str, Any]], name: str, path: Path) -> Path:
 
     With the allocator pinned (SB3 at its best) where that was measured.
     """
-    chosen = [recording for recording in recordings if recording["name"] == name]
-    recording = next((each for each in chosen if each["allocator"] == "pinned"), chosen[0])
-    results = {
-        s: r["values"] for s, r in recording["results"].items() if "sample_256" in r["values"] and s != "sb3:again"
-    }
-    times = {subject: 1e3 * median(values["sample_256"]) for subject, values in results.items()}
-    owned = {subject: values["owned"][0] / 1e6 for subject, values in results.items()}
-    resident = {subject: values["rss"][0] / 1e6 for subject, values in results.items()}
+    data = shown(recordings, name)
+    times, owned, resident = data["times"], data["owned"], data["resident"]
 
-    figure = Figure(figsize=(9, 6) if len(results) < 15 else (11, 8), dpi=130, layout="constrained")
+    figure = Figure(figsize=(8, 5.5) if len(times) < 15 else (11, 8), dpi=140, layout="constrained")
     axes = figure.subplots()
     _set_axes(axes)
     axes.set_xlim(min(times.values()) / 1.8, max(times.values()) * 2.5)
     axes.set_ylim(min(owned.values()) / 1.8, max(*owned.values(), *resident.values()) * 1.8)
-    allocator = "allocator pinned" if recording["allocator"] == "pinned" else "allocator as it comes"
-    about = f"{recording['rows']:,} steps of 4 envs, {allocator}; lower left is better"
+    allocator = "allocator pinned" if data["allocator"] == "pinned" else "allocator as it comes"
+    about = f"{data['rows']:,} steps of 4 envs, {allocator}; lower left is better"
     axes.set_title(f"{name}: memory against sampling time", loc="left", fontweight="bold", pad=22)
-    about += "; a line leads up to the resident memory where that is more"
+    about += "; a line leads up to resident memory where that is more"
     axes.text(0, 1.015, about, transform=axes.transAxes, fontsize=8.5, color="#566573")
 
     points, lines, styles = {}, [], {}
-    for subject in results:
-        family, written = subject.partition(":")[0], subject.replace(":", " ", 1)
+    for subject in times:
+        family, _, method = subject.partition(":")
+        written = f"{NAMES[family]} {method.removesuffix('Storage')}".strip()
         colour = COLOURS[family]
         points[written] = times[subject], owned[subject]
         styles[written] = {"color": colour, "fontsize": 9, "fontweight": "bold" if family == "ours" else "normal"}
@@ -65,8 +69,24 @@ def draw(recordings: list[dict[str, Any]], name: str, path: Path) -> Path:
         axes.plot(*points[written], MARKERS[family], color=colour, markersize=8, zorder=3)
     label(axes, points, lines, styles)
     picture = path.with_name(f"{path.name}-{name}.png")
-    figure.savefig(picture)
+    figure.savefig(picture, metadata={"Description": report.digest(data)})
     return picture
+
+
+def shown(recordings: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return what the picture of the recording `name` shows."""
+    chosen = [recording for recording in recordings if recording["name"] == name]
+    recording = next((each for each in chosen if each["allocator"] == "pinned"), chosen[0])
+    results = {
+        s: r["values"] for s, r in recording["results"].items() if "sample_256" in r["values"] and s != "sb3:again"
+    }
+    return {
+        "allocator": recording["allocator"],
+        "rows": recording["rows"],
+        "times": {subject: 1e3 * median(values["sample_256"]) for subject, values in results.items()},
+        "owned": {subject: values["owned"][0] / 1e6 for subject, values in results.items()},
+        "resident": {subject: values["rss"][0] / 1e6 for subject, values in results.items()},
+    }
 
 
 def _set_axes(axes: Axes) -> None:

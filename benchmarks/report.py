@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import io
 import json
 import os
@@ -70,6 +71,16 @@ def legend(recordings: list[dict[str, Any]]) -> str:
     return "\n".join([textwrap.fill(LEGEND, 100), *_indented(notes)])
 
 
+def text(recordings: list[dict[str, Any]]) -> str:
+    """Return all tables and the legend."""
+    return "\n\n".join([*map(table, recordings), legend(recordings)]) + "\n"
+
+
+def digest(shown: Any) -> str:
+    """Return a hash of what a picture shows. It is written into the picture, so that a test can compare the two."""
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
 def _indented(notes: dict[str, str]) -> list[str]:
     texts = [f"{name}: {note}" for name, note in notes.items()]
     return [line for text in texts for line in textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ")]
@@ -104,14 +115,14 @@ def write(path: Path, about: dict[str, Any], recordings: list[dict[str, Any]]) -
                 lines.append([*start, measure, unit, *(figure and f"{figure:.6g}" for figure in figures)])
             if result["failed"]:
                 lines.append([*start, "failed", result["failed"]])
-    text = json.dumps({"about": about, "recordings": recordings}, indent=1)
-    numbers_in_a_line = re.sub(r"\[[\d\s.,e+-]*\]", lambda match: " ".join(match[0].split()), text)
+    as_json = json.dumps({"about": about, "recordings": recordings}, indent=1)
+    numbers_in_a_line = re.sub(r"\[[\d\s.,e+-]*\]", lambda match: " ".join(match[0].split()), as_json)
     as_csv = io.StringIO()
     csv.writer(as_csv, lineterminator="\n").writerows(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path.with_name(path.name + ".json"), numbers_in_a_line + "\n")
     replace(path.with_name(path.name + ".csv"), as_csv.getvalue())
-    replace(path.with_name(path.name + ".txt"), "\n\n".join([*map(table, recordings), legend(recordings)]) + "\n")
+    replace(path.with_name(path.name + ".txt"), text(recordings))
 
 
 def replace(path: Path, text: str) -> None:
