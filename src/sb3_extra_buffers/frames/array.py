@@ -115,7 +115,8 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._view is not None:
             return np.array, (np.asarray(self),)  # a view of something else cannot stay one
-        if self.store.alone and parallel.others_run():  # another thread might write before all is pickled
+        # Another thread might write before all is pickled. Arrays over one store stay together instead.
+        if self.store.alone and len(self.store.tables) == 1 and parallel.others_run():
             return FrameArray, (deepcopy(self)._table,)
         return FrameArray, (self._table,)
 
