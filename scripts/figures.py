@@ -437,9 +437,11 @@ def distributed(data: Data) -> dict[str, str]:
         "chaos-time": with_unit(chaos["seconds"] / 60, 1, "minutes"),
         "chaos-kills": f"{kills} were killed",
         "chaos-checked": f"{chaos['checked_samples']:,}",
-        "chaos-reported": f"{chaos['lost_reported']:,} of {chaos['acknowledged']:,}",
-        "chaos-measured": f"{chaos['lost_measured']:,}"
-        + (f", and {chaos['lost_unheard']:,} of collectors that died" if chaos["lost_unheard"] else ""),
+        "chaos-reported": f"{chaos['lost_reported']:,} of {chaos['stored']:,}",
+        "chaos-measured": f"{chaos['lost_measured']:,}",
+        "chaos-unheard": f"{chaos['stored_unheard']:,}",
+        "chaos-unheard-lost": f"{chaos['lost_unheard']:,}",
+        "chaos-journal": f"{chaos['stored_by_journal_alone']:,}",
         "chaos-wait": with_unit(chaos["longest_wait_seconds"], 1, "s"),
     }
 

@@ -113,3 +113,13 @@ def test_older_weights_do_not_replace_newer_ones(buffer, model):
     actor.set_weights(0, weights, 0.9)
     actor._load_newest()
     assert (actor.version, actor.epsilon) == (1, 0.1)
+
+
+def test_the_last_report_of_one_that_died_is_not_lost(make_buffer, model):
+    group = Collectors(make_buffer(), model, make_env, 1, seed=1)
+    play(group, 40)
+    _, actor = group.members[0]
+    time.sleep(1)  # it has reported what nobody has read
+    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    time.sleep(1)
+    assert sum(report.transitions for report in group.stop()) > 0

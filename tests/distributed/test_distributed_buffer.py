@@ -8,6 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import fingerprints
@@ -23,7 +25,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 ray = pytest.importorskip("ray")
 
 from sb3_extra_buffers.compressed import CompressedReplayBuffer, StoreFullError  # noqa: E402
-from sb3_extra_buffers.distributed import DistributedReplayBuffer, wire  # noqa: E402
+from sb3_extra_buffers.distributed import DistributedReplayBuffer, Shard, wire  # noqa: E402
+from sb3_extra_buffers.distributed.shard import ShardSettings  # noqa: E402
 from sb3_extra_buffers.distributed.shards import Shards  # noqa: E402
 from sb3_extra_buffers.distributed.writer import Writer  # noqa: E402
 
@@ -448,3 +451,218 @@ def test_nothing_is_left_behind(cluster):
             buffer.close()
         del buffer
         wait_until(lambda path=journal: not path.exists())
+
+
+def journals(handle: Any) -> list[Path]:
+    """Return the files in which a shard notes what it stores."""
+    return ray.get(
+        handle.__ray_call__.remote(lambda shard: sorted(shard.journal.path.parent.glob(f"{shard.settings.name}*")))
+    )
+
+
+def write(buffer: Any, handle: Any, steps: int, first: int = 0) -> None:
+    """Store steps in one shard, as a collector would: the learner does not hear of it."""
+    writer = Writer(buffer.target.writer, Shards([handle], quiet=True))
+    fill(writer, steps, first=first)
+    writer.flush()
+
+
+def test_new_chunks_do_not_hide_a_loss(make_buffer):
+    """The shard comes back on a node that does not have its journal, and is sent more before the learner hears."""
+    buffer = make_buffer()
+    fill(buffer, 40)
+    buffer.flush()
+    handle = buffer.target.shards[0]
+    for path in journals(handle):
+        path.unlink()
+    kill(handle)
+    write(buffer, handle, 24, first=40)
+    buffer.refresh()
+    assert buffer.lost == 80
+    assert len(held(buffer)) == 48
+
+
+def test_a_journal_that_is_found_again_is_not_counted_twice(make_buffer, tmp_path):
+    """A shard without `checkpoint_dir` that comes back on another node, and later on the first one again."""
+    buffer = make_buffer()
+    fill(buffer, 40)
+    buffer.flush()
+    handle = buffer.target.shards[0]
+    first = [(path, path.read_bytes()) for path in journals(handle)]
+    for path, _ in first:
+        path.unlink()
+    kill(handle)
+    assert buffer.refresh()[0].lost == 0
+    fill(buffer, 8, first=40)
+    buffer.flush()
+    assert buffer.lost == 80
+    for path in journals(handle):
+        path.unlink()
+    for path, content in first:
+        path.write_bytes(content)
+    kill(handle)
+    assert buffer.refresh()[0].lost == 80
+    assert buffer.lost == 96
+
+
+def test_what_a_shard_takes_with_it_for_good_is_lost(make_buffer):
+    """Its chunks under way go to the other, which is busy, so that answers come while one is waited for."""
+    buffer = make_buffer(shards=2)
+    fill(buffer, 8)
+    buffer.flush()
+    victim, other = buffer.target.shards
+    there = ray.get(victim.status.remote()).size
+    assert there > 0
+    for handle, seconds in ((victim, 60), (other, 5)):
+        handle.__ray_call__.remote(lambda _, seconds=seconds: time.sleep(seconds))
+    fill(buffer, 16, first=8)  # two chunks for each
+    ray.kill(victim)
+    buffer.flush()
+    assert buffer.lost == there
+    assert ray.get(other.status.remote()).size == 2 * 24 - there
+
+
+def test_who_gave_up_waiting_may_go_on(make_buffer):
+    """After a `TimeoutError` a step was not added, and can be added again."""
+    buffer = make_buffer()
+    handle = buffer.target.shards[0]
+    writer = Writer(replace(buffer.target.writer, timeout=0.5), Shards([handle]))
+    handle.__ray_call__.remote(lambda _: time.sleep(4))
+    random = np.random.default_rng(0)
+    failed = 0
+    for number in range(40):
+        step = fingerprints.step(PLAYERS, number, random)
+        while True:
+            try:
+                writer.add(*step)
+                break
+            except TimeoutError:
+                failed += 1
+    writer.flush(60)
+    assert failed > 0
+    assert len(held(buffer)) == 80
+
+
+def test_a_sample_that_failed_leaves_no_short_batch(make_buffer):
+    """One shard is gone and the other one too late: what came of a batch before that is no batch."""
+    buffer = make_buffer(shards=2)
+    fill(buffer, 40)
+    buffer.flush()
+    assert len(buffer.sample(300).rewards) == 300
+    gone, late = buffer.target.shards
+    ray.kill(gone)
+    late.__ray_call__.remote(lambda _: time.sleep(8))
+    buffer._timeout = 1.0
+    with pytest.raises(TimeoutError):  # noqa: PT012
+        while True:
+            assert len(buffer.sample(300).rewards) == 300
+    buffer._timeout = 60.0
+    for _ in range(4):
+        assert len(fingerprints.check(buffer.sample(300))) == 300
+
+
+def test_steps_that_are_sent_early_count_as_inserted(make_buffer):
+    buffer = make_buffer(samples_per_insert=2, min_size=6, error_buffer=64, timeout=20.0)
+    buffer._timeout = 5.0
+    for number in range(3):
+        fill(buffer, 1, first=number)
+        buffer.flush()
+    assert len(fingerprints.check(buffer.sample(8))) == 8
+
+
+def test_answers_from_before_a_reset_do_not_count(buffer):
+    handle = buffer.target.shards[0]
+    write(buffer, handle, 8)
+    shards = Shards([handle])
+    handle.__ray_call__.remote(lambda _: time.sleep(1))
+    shards.refresh()  # asks, and does not wait
+    shards.forget()
+    shards.all("reset", timeout=60)
+    assert shards.sizes.sum() == 0
+    shards.refresh()
+    assert shards.sizes.sum() == 0
+
+
+def test_what_was_lost_before_a_checkpoint_is_known_when_that_is_damaged(buffer, folder):
+    handle = buffer.target.shards[0]
+    write(buffer, handle, 8)
+    kill(handle)
+    write(buffer, handle, 12, first=8)
+    buffer.checkpoint()
+    assert buffer.refresh()[0].lost == 16
+    path = folder / "shard-0000.buffer"
+    path.write_bytes(path.read_bytes()[:3000])
+    for _ in range(2):
+        kill(handle)
+        assert buffer.refresh()[0].lost == 16 + 24
+    assert buffer.lost == 40
+
+
+def test_a_shard_that_was_replaced_acknowledges_nothing(buffer, tmp_path):
+    """A node that others cannot reach is taken for dead; its shard is started elsewhere, and may still be alive."""
+    settings = ShardSettings("shard-0000", 1000, fingerprints.OBSERVATIONS, spaces.Discrete(5), 2, folder=tmp_path)
+    old = ray.remote(Shard).options(num_cpus=0).remote(settings.packed())
+    write(buffer, old, 8)
+    assert ray.get(old.save.remote()).size == 16
+    write(buffer, old, 8, first=8)
+    new = ray.remote(Shard).options(num_cpus=0).remote(replace(settings, resume=True).packed())
+    status = ray.get(new.status.remote())
+    assert (status.size, status.lost) == (16, 16)
+    with pytest.raises(RuntimeError, match="all shards are gone for good"):
+        write(buffer, old, 4, first=16)
+    write(buffer, new, 4, first=16)
+    status = ray.get(new.save.remote())
+    assert (status.size, status.lost) == (24, 16)
+
+
+def test_saving_to_the_folder_of_the_checkpoints_is_a_checkpoint(buffer, folder):
+    fill(buffer, 24)
+    buffer.save(folder)
+    before = held(buffer)
+    handle = buffer.target.shards[0]
+    write(buffer, handle, 8, first=24)
+    kill(handle)
+    buffer.refresh()
+    assert buffer.lost == 16
+    assert held(buffer) == before
+
+
+def test_answers_of_an_earlier_life_are_not_taken_for_a_later_one(buffer):
+    """An answer of the second life that is read after the third was heard of."""
+    handle = buffer.target.shards[0]
+    shards = Shards([handle])
+    shards.all("status", timeout=60)
+    kill(handle)
+    ray.get(handle.__ray_call__.options(max_task_retries=-1).remote(lambda _: None))
+    handle.__ray_call__.remote(lambda _: time.sleep(1))
+    shards.refresh()  # asks, and does not wait
+    time.sleep(2)
+    kill(handle)
+    shards.all("status", timeout=60)
+    write(buffer, handle, 8)
+    shards.refresh()
+    shards.all("status", timeout=60)
+    assert shards.sizes.tolist() == [16]
+
+
+def test_a_full_ring_loses_what_it_held(make_buffer, tmp_path):
+    """Not what was overwritten before."""
+    buffer = make_buffer(buffer_size=64, checkpoint_dir=tmp_path)
+    fill(buffer, 100)
+    buffer.checkpoint()
+    there: set[tuple[int, int]] = set()
+    for first, steps in ((100, 20), (120, 41), (161, 6)):
+        fill(buffer, steps, first=first)
+        buffer.flush()
+        there |= held(buffer)
+        kill(buffer.target.shards[0])
+        buffer.refresh()
+        assert buffer.lost == len(there - held(buffer))
+    fill(buffer, 10, first=167)
+    buffer.checkpoint()
+    there = held(buffer)
+    lost = buffer.lost
+    kill(buffer.target.shards[0])
+    buffer.refresh()
+    assert held(buffer) == there
+    assert buffer.lost == lost

@@ -83,6 +83,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         RuntimeError: Ray is not connected; call `ray.init()` before.
     """
 
+    shard_class: type[Shard] = Shard
+    """What the actors are."""
+
     def __init__(
         self,
         buffer_size: int,
@@ -130,7 +133,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         writing = WriterSettings(observation_space, action_space, n_envs, chunk_steps, in_flight, timeout)
         run = f"sb3-extra-buffers-{secrets.token_hex(8)}-"
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(shard_options or {})}
-        actor = ray.remote(Shard).options(max_restarts=-1, **options)
+        actor = ray.remote(self.shard_class).options(max_restarts=-1, **options)
         handles = []
         for i in range(shards):
             name = file_name(i)
@@ -154,6 +157,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._shards.all("status", timeout=timeout)
         self._writer = Writer(writing, self._shards)
         self._limiter: Any = None
+        self._counted = 0  # transitions that the limiter was told of
         if samples_per_insert is not None:
             least = samples_per_insert * chunk_steps * n_envs + 1024
             error = max(0.1 * samples_per_insert * min_size, least) if error_buffer is None else error_buffer
@@ -165,7 +169,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             limiter = ray.remote(RateLimiter).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
             self._limiter = limiter.remote(samples_per_insert, min_size, error)
         self._requests: deque[_Request] = deque()
-        self._saves: dict[Any, int] = {}
+        self._saves: dict[Any, tuple[int, int | None]] = {}  # call: shard, and its life as known then
         self._next_save, self._saved_last = time.monotonic(), -1
         self.received = self.received_bytes = 0
         self.while_waiting: Callable[[], object] | None = None
@@ -197,8 +201,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         before = self._writer.sent
         self._writer.add(obs, next_obs, action, reward, done, infos)
         if self._writer.sent > before:
-            if self._limiter is not None:
-                self._limiter.count.remote(self._writer.settings.chunk_steps * self.n_envs)
+            self._count_inserts()
             self._checkpoint_if_due()
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
@@ -216,7 +219,11 @@ class DistributedReplayBuffer(ReplayBuffer):
         while len(self._requests) < 2:  # one to take from, one on its way
             self._requests.append(self._ask(batch_size))
         request = self._requests[0]
-        self._receive(request)
+        try:
+            self._receive(request)
+        except BaseException:
+            self._requests.clear()  # some of its answers are missing
+            raise
         arrays = request.batch()
         if request.taken == request.batches:
             self._requests.popleft()
@@ -229,8 +236,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def reset(self) -> None:
         """Empty all shards, and delete their checkpoints."""
-        self._writer.flush()
-        self._requests.clear()
+        self.flush()
+        self._saves.clear()
         self._shards.forget()
         self._shards.all("reset", timeout=self._timeout)
 
@@ -245,6 +252,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             TimeoutError: a shard does not answer.
         """
         self._writer.flush()
+        self._count_inserts()
         self._requests.clear()
 
     def memory_usage(self) -> MemoryUsage:
@@ -259,6 +267,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             ValueError: there is no `checkpoint_dir`.
         """
         self._writer.flush()
+        self._count_inserts()
         self._shards.all("save", timeout=self._timeout)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -269,6 +278,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         where = Path(folder).absolute()
         where.mkdir(parents=True, exist_ok=True)
         self._writer.flush()
+        self._count_inserts()
         paths = [where / f"{file_name(i)}.buffer" for i in range(len(self._shards))]
         self._shards.all("save", paths, timeout=self._timeout)
         save_settings(self, where / _SETTINGS)
@@ -317,6 +327,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._shards.refresh()
         if not self._shards.sizes.any():
             self._writer.send()  # what is waiting for its chunk to be full
+            self._count_inserts()
         n = max(self._prefetch, -(-_LEAST * len(self._shards) // batch_size))
         request = _Request(batch_size, n)
         self._spread(request, np.full(n, batch_size))
@@ -335,7 +346,8 @@ class DistributedReplayBuffer(ReplayBuffer):
                 self.while_waiting()
         counts = np.array([np.random.multinomial(n, sizes / sizes.sum()) for n in wanted])  # [batches, shards]
         for i in np.flatnonzero(counts.sum(axis=0)).tolist():
-            request.pending[self._shards.handles[i].sample.remote(int(counts[:, i].sum()))] = i, counts[:, i]
+            ref = self._shards.handles[i].sample.remote(int(counts[:, i].sum()))
+            request.pending[ref] = i, self._shards.life(i), counts[:, i]
 
     def _may_come(self) -> bool:
         """Tell whether an empty buffer need not stay so: somebody inserts, or a shard may be back with something."""
@@ -351,14 +363,14 @@ class DistributedReplayBuffer(ReplayBuffer):
             if not ready and time.monotonic() > end:
                 ready = late
             for ref in ready:
-                shard, counts = request.pending.pop(ref)
+                shard, life, counts = request.pending.pop(ref)
                 try:
                     status, parcel = ray.get(ref, timeout=0.1)
                 except (RayActorError, ray.exceptions.GetTimeoutError):
                     self._shards.down(shard)
                     missing += counts
                     continue
-                self._shards.heard(shard, status)
+                self._shards.heard(shard, status, life)
                 if parcel is None:
                     missing += counts
                     continue
@@ -390,6 +402,12 @@ class DistributedReplayBuffer(ReplayBuffer):
     def _tensor(self, array: NDArray[Any]) -> Any:
         return self.to_torch(array, copy=False)  # it was made for this batch
 
+    def _count_inserts(self) -> None:
+        """Tell the limiter what was sent since it was told last."""
+        new, self._counted = self._writer.sent_transitions - self._counted, self._writer.sent_transitions
+        if self._limiter is not None and new:
+            self._limiter.count.remote(new)
+
     def _ask_limiter(self, batch_size: int) -> None:
         end = time.monotonic() + self._timeout
         while (left := end - time.monotonic()) > 0:
@@ -410,16 +428,17 @@ class DistributedReplayBuffer(ReplayBuffer):
             return
         ready = ray.wait(list(self._saves), num_returns=len(self._saves), timeout=0)[0] if self._saves else []
         for ref in ready:
-            shard = self._saves.pop(ref)
+            shard, life = self._saves.pop(ref)
             try:
-                self._shards.heard(shard, ray.get(ref))
+                self._shards.heard(shard, ray.get(ref), life)
             except RayActorError:
                 self._shards.down(shard)
             except OSError as error:
                 log.error("shard %d could not write its checkpoint: %s", shard, error)
         self._saved_last = (self._saved_last + 1) % len(self._shards)
-        if self._saved_last not in self._saves.values():
-            self._saves[self._shards.handles[self._saved_last].save.remote()] = self._saved_last
+        if self._saved_last not in (shard for shard, _ in self._saves.values()):
+            ref = self._shards.handles[self._saved_last].save.remote()
+            self._saves[ref] = self._saved_last, self._shards.life(self._saved_last)
         self._next_save = time.monotonic() + self._every / len(self._shards)
 
 
@@ -428,7 +447,7 @@ class _Request:
 
     Attributes:
         batches: how many.
-        pending: shard and transitions for each batch, by the reference of the call.
+        pending: shard, its life as known then, and transitions for each batch, by the reference of the call.
         parts: for each answer how many of its rows are for each batch, and the rows.
         taken: batches that were taken.
     """
@@ -436,7 +455,7 @@ class _Request:
     def __init__(self, batch_size: int, batches: int) -> None:
         self.batch_size = batch_size
         self.batches = batches
-        self.pending: dict[Any, tuple[int, NDArray[Any]]] = {}
+        self.pending: dict[Any, tuple[int, int | None, NDArray[Any]]] = {}
         self.parts: list[tuple[NDArray[Any], wire.Rows]] = []
         self.taken = 0
 

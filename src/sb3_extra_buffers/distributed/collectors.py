@@ -276,9 +276,9 @@ class Collectors:
         reports, self._reports = self._reports, []
         for member in self._members:
             try:
-                first = ray.get(member.report, timeout=timeout)
+                reports.append(ray.get(member.report, timeout=timeout))
                 ray.get(member.running, timeout=timeout)
-                reports += [first, ray.get(member.actor.report.remote(), timeout=timeout)]
+                reports.append(ray.get(member.actor.report.remote(), timeout=timeout))
             except (RayError, TimeoutError) as error:
                 log.warning("a collector has died or hangs at its end: %s", _line(error))
             ray.kill(member.actor)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 BASE = -1
-"""Writer of the entry that stands for all that the checkpoint holds."""
+"""Writer of a file's first entry: all that the process began with. Its number is that of the checkpoint."""
 
-_AGAIN = -2  # writer of the entry that says: from here on by another process
+LOST = -2
+"""Writer of the second entry: all that was lost before that checkpoint. Its number is the journal's own."""
 
 
 class Chunk(NamedTuple):
@@ -37,40 +38,94 @@ class Chunk(NamedTuple):
 
 
 class Journal:
-    """A file of chunks, 32 bytes each. A write is one system call: when the process is killed, it is there or not."""
+    """A file of chunks for each process that a shard has had, 32 bytes a chunk.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+    A write is one system call: when the process is killed, it is there or not. Files are numbered in the order of the
+    processes, and the next file is made before this one is read: whoever writes, and then finds no next file, knows
+    that what it wrote will be read.
+
+    Args:
+        folder: for the files.
+        name: of the shard.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._number = max(self._numbers(), default=-1) + 1
+        while True:
+            try:
+                self._file = os.open(self.path, flags, 0o666)
+                break
+            except FileExistsError:
+                self._number += 1
+        self._size = 0
+
+    @property
+    def path(self) -> Path:
+        """The file of this process."""
+        return self._path(self._number)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another process has taken over: nothing that is stored from now on would be known to it."""
+        return self._path(self._number + 1).exists()
 
     def read(self) -> list[list[Chunk]]:
-        """Return the chunks of each process that wrote since the checkpoint, oldest first."""
-        found = np.fromfile(self.path, np.int64)
+        """Return what earlier processes wrote since the checkpoint, oldest first: `BASE`, `LOST`, and chunks."""
         width = len(Chunk._fields)
-        lives: list[list[Chunk]] = [[]]
-        for row in found[: found.size // width * width].reshape(-1, width).tolist():
-            chunk = Chunk(*row)
-            if chunk.writer == _AGAIN:
-                lives.append(lives[0][:1])  # it began with the same checkpoint
-            else:
-                lives[-1].append(chunk)
+        lives = []
+        for number in self._earlier():
+            found = np.fromfile(self._path(number), np.int64)
+            rows = found[: found.size // width * width].reshape(-1, width).tolist()
+            life = [Chunk(*row) for row in rows]
+            if [chunk.writer for chunk in life[:2]] == [BASE, LOST]:  # else it is empty: it was forgotten
+                lives.append(life)
         return lives
 
     def append(self, chunk: Chunk) -> None:
-        """Add a chunk."""
-        os.write(self._file, np.array(chunk, np.int64).tobytes())
+        """Add a chunk.
 
-    def go_on(self) -> None:
-        """Say that another process writes from here on."""
-        self.append(Chunk(_AGAIN, 0, 0, 0))
+        Raises:
+            OSError: it cannot be written, or the journal was removed.
+        """
+        self._write(chunk)
 
-    def begin(self, base: Chunk) -> None:
-        """Forget all chunks: they are in a checkpoint now, for which `base` stands."""
-        os.ftruncate(self._file, 0)
-        self.append(base)
+    def begin(self, base: Chunk, lost: Chunk) -> None:
+        """Write what this process begins with, in place of all it has written."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        self._size = 0
+        self._write(base, lost)
+        os.ftruncate(self._file, self._size)
+
+    def forget(self) -> None:
+        """Forget what earlier processes wrote. Empty files stay, so that each of them knows that it was replaced."""
+        for number in self._earlier():
+            os.truncate(self._path(number), 0)
 
     def remove(self) -> None:
-        """Delete the file."""
+        """Delete the files. Nothing can be added then."""
         with suppress(OSError):  # closed before
             os.close(self._file)
-        self.path.unlink(missing_ok=True)
+        self._file = -1  # the system gives the old number to the next file that is opened
+        for number in self._numbers():
+            self._path(number).unlink(missing_ok=True)
+
+    def _write(self, *chunks: Chunk) -> None:
+        data = np.array(chunks, np.int64).tobytes()
+        written = os.write(self._file, data)
+        if written < len(data):  # the disk is full; half an entry would spoil all that follow
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise OSError(f"only {written} of {len(data)} bytes could be written to {self.path}: is the disk full?")
+        self._size += written
+
+    def _earlier(self) -> list[int]:
+        return sorted(number for number in self._numbers() if number < self._number)
+
+    def _numbers(self) -> list[int]:
+        found = (path.name.split(".")[-2] for path in self._folder.glob(f"{self._name}.*.journal"))
+        return [int(number) for number in found if number.isdecimal()]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._name}.{number}.journal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import tempfile
 import warnings
@@ -25,7 +26,7 @@ from sb3_extra_buffers.compressed import (
     MemoryUsage,
 )
 from sb3_extra_buffers.distributed import wire
-from sb3_extra_buffers.distributed.journal import BASE, Chunk, Journal
+from sb3_extra_buffers.distributed.journal import BASE, LOST, Chunk, Journal
 from sb3_extra_buffers.distributed.wire import Parcel
 
 log = logging.getLogger(__name__)
@@ -98,12 +99,16 @@ class Status(NamedTuple):
         size: transitions it holds.
         lost: transitions that it held when it died, and did not get back, ever.
         lost_bytes: their size on the way here.
+        journal: differs after the shard was started again without its journal: what it lost then is not in `lost`.
+        began: size and lost as this life began.
     """
 
     life: int
     size: int
     lost: int
     lost_bytes: int
+    journal: int
+    began: int
 
 
 class Shard:
@@ -120,13 +125,23 @@ class Shard:
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray uses a name there that it deprecates
             again = ray.get_runtime_context().was_current_actor_reconstructed
         folder = Path(tempfile.gettempdir()) if settings.folder is None else settings.folder
-        self.journal = Journal(folder / f"{settings.name}.journal")
-        restored = self._restored(again) if again or settings.resume else None
+        self.journal = Journal(folder, settings.name)
+        goes_on = again or settings.resume
+        if not goes_on:
+            self.journal.forget()  # of another run
+        lives = self.journal.read()
+        restored = self._restored(again) if goes_on else None
         self._begin(settings.new_buffer() if restored is None else restored)
-        if again or settings.resume:
-            self._count_lost(restored is None)
-        else:
-            self.journal.begin(self._base())
+        self.ident = lives[0][1].number if lives else secrets.randbits(62)
+        self.saved = getattr(restored, "checkpoint_number", max((life[0].number for life in lives), default=0))
+        self.journal.begin(*self._header())
+        self._count_lost(lives, restored is None)
+        self.began = self.size + sum(chunk.transitions for chunk in self.lost.values())
+        if goes_on:
+            log.warning(
+                "%s was started again with %d transitions; %d (%d bytes) are lost so far",
+                *(settings.name, *self.status()[1:4]),
+            )
 
     def _begin(self, buffer: Any) -> None:
         held, lost = getattr(buffer, "held_chunks", []), getattr(buffer, "lost_chunks", [])
@@ -162,6 +177,7 @@ class Shard:
         while self.size > self.buffer.buffer_size * self.buffer.n_envs:  # older rows were overwritten
             self._drop_rows()
         self.journal.append(chunk)
+        self._end_if_replaced()  # before it is acknowledged
 
     def sample(self, n: int) -> tuple[Status, Parcel | None]:
         """Return `n` transitions, each drawn from all with the same chance; none if there are none."""
@@ -177,7 +193,8 @@ class Shard:
     def status(self) -> Status:
         """Return how it is."""
         lost = self.lost.values()
-        return Status(self.life, self.size, sum(c.transitions for c in lost), sum(c.nbytes for c in lost))
+        transitions, nbytes = sum(chunk.transitions for chunk in lost), sum(chunk.nbytes for chunk in lost)
+        return Status(self.life, self.size, transitions, nbytes, self.ident, self.began)
 
     def table(self) -> tuple[list[Chunk], list[Chunk]]:
         """Return the chunks it holds, and those it has lost."""
@@ -191,16 +208,18 @@ class Shard:
         where = self.settings.checkpoint if path is None else path
         if where is None:
             raise ValueError("this shard has no folder for checkpoints: give the buffer a checkpoint_dir")
+        self._end_if_replaced()
         self.buffer.held_chunks, self.buffer.lost_chunks = _table(self.chunks), _table(self.lost.values())
+        self.buffer.checkpoint_number = self.saved + 1
         self.buffer.save(where)
-        if path is None:
-            self.journal.begin(self._base())
+        if self.settings.checkpoint is not None and where.resolve() == self.settings.checkpoint.resolve():
+            self._forget()
         return self.status()
 
     def load(self, path: Path) -> Status:
         """Begin anew with a file that `save` wrote."""
         self._begin(self.settings.buffer_class.load(path))
-        self.journal.begin(self._base())
+        self._forget()
         return self.status()
 
     def reset(self) -> Status:
@@ -208,7 +227,7 @@ class Shard:
         if self.settings.checkpoint is not None:
             self.settings.checkpoint.unlink(missing_ok=True)
         self._begin(self.settings.new_buffer())
-        self.journal.begin(self._base())
+        self._forget()
         return self.status()
 
     def memory_usage(self) -> MemoryUsage:
@@ -254,27 +273,45 @@ class Shard:
             log.error("%s begins empty: %s", self.settings.name, error)
             return None
 
-    def _count_lost(self, empty: bool) -> None:
-        """Find out what the ring held when the process died and does not hold now."""
-        for life in self.journal.read():
+    def _count_lost(self, lives: list[list[Chunk]], empty: bool) -> None:
+        """Find out what the ring held whenever the process died, and does not hold now.
+
+        Args:
+            lives: what earlier processes wrote to the journal.
+            empty: whether there was no checkpoint to begin with.
+        """
+        for base, before, *chunks in lives:
+            if base.number < self.saved and not empty:
+                continue  # that process ended after it had saved all, and before it could say so
+            gone = empty or base.number > self.saved  # what it began with
             room = self.buffer.buffer_size * self.buffer.n_envs
-            for chunk in reversed(life):
+            for chunk in (*reversed(chunks), base):
                 held = min(room, chunk.transitions)
                 room -= held
-                if held and (empty if chunk.writer == BASE else chunk.key not in self.known):
+                if held and (gone if chunk is base else chunk.key not in self.known):
                     self.lost.setdefault(chunk.key, chunk._replace(transitions=held))
-        if any(self.journal.read()):
-            self.journal.go_on()
-        else:
-            self.journal.begin(self._base())
-        status = self.status()
-        log.warning(
-            "%s was started again with %d transitions; %d (%d bytes) are lost so far",
-            *(self.settings.name, status.size, status.lost, status.lost_bytes),
+            if gone and before.transitions:
+                self.lost.setdefault(before.key, before)
+
+    def _header(self) -> tuple[Chunk, Chunk]:
+        """Return what stands for all that it holds and has lost, in the journal."""
+        lost = self.lost.values()
+        return (
+            Chunk(BASE, self.saved, self.size, sum(chunk.nbytes for chunk in self.chunks)),
+            Chunk(LOST, self.ident, sum(chunk.transitions for chunk in lost), sum(chunk.nbytes for chunk in lost)),
         )
 
-    def _base(self) -> Chunk:
-        return Chunk(BASE, self.life, self.size, sum(chunk.nbytes for chunk in self.chunks))
+    def _forget(self) -> None:
+        """Begin the journal anew: what it says is in a checkpoint, or is of no interest any more."""
+        self.saved += 1
+        self.journal.forget()
+        self.journal.begin(*self._header())
+
+    def _end_if_replaced(self) -> None:
+        """End the process if there is another one for this shard: the node was taken for dead, and is not."""
+        if self.journal.is_replaced:
+            log.error("%s was started again elsewhere: this process ends", self.settings.name)
+            os._exit(1)
 
 
 def _table(chunks: Any) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,6 +59,12 @@ class _Chunk(NamedTuple):
     parcel: wire.Parcel
 
 
+class _Call(NamedTuple):
+    shard: int
+    life: int | None  # of the shard, as known then
+    chunk: _Chunk
+
+
 class Writer:
     """Adds steps to the shards.
 
@@ -70,10 +77,12 @@ class Writer:
         self.shards = shards
         self.ident = secrets.randbits(62)
         self.sent = 0  # chunks
+        self.sent_transitions = 0
         self.sent_bytes = 0
         self.acknowledged: list[int] = []  # numbers of chunks, since they were asked for last
         self.stored = 0  # transitions that shards have acknowledged
-        self._pending: dict[Any, tuple[int, _Chunk]] = {}
+        self._pending: dict[Any, _Call] = {}
+        self._again: deque[_Chunk] = deque()  # of shards that are gone
         self._gone: set[int] = set()  # shards that will not come back
         self._sent_to = np.zeros(len(shards), np.int64)
         self._first = secrets.randbelow(len(shards))  # so that writers do not all begin with the same
@@ -92,7 +101,7 @@ class Writer:
         self._step = 0
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Add a step of all envs, as to SB3's `ReplayBuffer`.
+        """Add a step of all envs, as to SB3's `ReplayBuffer`. If it raises, the step was not added.
 
         Raises:
             ValueError: observations of another shape, or that the space cannot hold.
@@ -111,7 +120,12 @@ class Writer:
         self._timeouts[row] = [bool(info.get("TimeLimit.truncated", False)) for info in infos]
         self._step += 1
         if self._step == self.settings.chunk_steps:
-            self.send()
+            try:
+                self.send()
+            except BaseException:
+                if self._step:
+                    self._step = row
+                raise
 
     def send(self) -> None:
         """Send the steps that were added since the last chunk, if any. Waits only while all shards are busy."""
@@ -125,18 +139,20 @@ class Writer:
         arrays |= {"dones": self._dones[:n], "timeouts": self._timeouts[:n]}
         self._call(shard, _Chunk(self.sent, self._rewards[:n].size, wire.pack(arrays)))
         self.sent += 1
+        self.sent_transitions += self._rewards[:n].size
         self._step = 0
 
     def _call(self, shard: int, chunk: _Chunk) -> None:
         # Ray repeats the call after the shard was started again; the shard stores each chunk once.
         add = self.shards.handles[shard].add.options(max_task_retries=-1)
-        self._pending[add.remote(self.ident, chunk.number, chunk.parcel)] = shard, chunk
+        ref = add.remote(self.ident, chunk.number, chunk.parcel)
+        self._pending[ref] = _Call(shard, self.shards.life(shard), chunk)
         self.sent_bytes += chunk.parcel.nbytes
 
     @property
     def is_waiting(self) -> bool:
         """Whether chunks are on their way."""
-        return bool(self._pending)
+        return bool(self._pending or self._again)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is left and wait until every chunk is stored.
@@ -146,13 +162,20 @@ class Writer:
         """
         self.send()
         end = time.monotonic() + (self.settings.timeout if timeout is None else timeout)
-        while self._pending:
+        while self.is_waiting:
             self.hear(1.0)
-            if time.monotonic() > end and self._pending:
-                raise TimeoutError(f"{len(self._pending)} chunks are not stored yet: their shards do not answer")
+            if time.monotonic() > end and self.is_waiting:
+                left = len(self._pending) + len(self._again)
+                raise TimeoutError(f"{left} chunks are not stored yet: their shards do not answer")
 
     def hear(self, timeout: float = 0.0) -> None:
         """Take the answers that have come, or wait for one."""
+        self._take_answers(timeout)
+        while self._again:
+            shard = self._choose()
+            self._call(shard, self._again.popleft())
+
+    def _take_answers(self, timeout: float) -> None:
         if not self._pending:
             return
         refs = list(self._pending)
@@ -160,16 +183,14 @@ class Writer:
         if ready:
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
-            shard, chunk = self._pending.pop(ref)
+            shard, life, chunk = self._pending.pop(ref)
             self._silent.discard(shard)
             try:
-                self.shards.heard(shard, ray.get(ref))
+                self.shards.heard(shard, ray.get(ref), life)
             except RayActorError:  # it will not be started again, whatever it held: another one gets the chunk
-                if shard not in self._gone:
-                    log.error("shard %d is gone for good, with all it held", shard)
-                    self._gone.add(shard)
-                self.shards.down(shard)
-                self._call(self._choose(), chunk)
+                self._gone.add(shard)
+                self.shards.gone(shard)
+                self._again.append(chunk)
             else:
                 self.acknowledged.append(chunk.number)
                 self.stored += chunk.transitions
@@ -180,7 +201,7 @@ class Writer:
         while True:
             if len(self._gone) == len(self.shards):
                 raise RuntimeError("all shards are gone for good")
-            busy = np.bincount([shard for shard, _ in self._pending.values()], minlength=len(self.shards))
+            busy = np.bincount([call.shard for call in self._pending.values()], minlength=len(self.shards))
             for place in np.argsort(np.roll(self._sent_to, -self._first), kind="stable"):
                 shard = int(place + self._first) % len(self.shards)
                 if shard in self._gone:
@@ -190,7 +211,7 @@ class Writer:
                     return shard
                 if shard not in self._silent:
                     break
-            self.hear(0.2)
+            self._take_answers(0.2)
             waited = time.monotonic() - began
             if waited > _PATIENCE * (1 + len(self._silent)):
                 self._silent.add(shard)
