@@ -24,6 +24,7 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from sb3_extra_buffers.compressed import (
     DamagedFileError,
 )
 from sb3_extra_buffers.frames import files
+from sb3_extra_buffers.frames.observations import IdTable
 from sb3_extra_buffers.recording import RecordBuffer
 
 SHAPE = (1, 40, 40)
@@ -76,6 +78,18 @@ def check(buffer: Any) -> int:
     return n
 
 
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Cut arrays of a few hundred rows into as many blocks as those of a million: later saves leave out most."""
+    before = files.BLOCK, IdTable.part
+    files.BLOCK, IdTable.part = 1 << 10, 7
+    try:
+        yield
+    finally:
+        files.BLOCK, IdTable.part = before
+
+
+@small_blocks()
 def kills(n: int, seed: int = 0) -> dict[str, Any]:
     """A process that adds and saves is killed, again and again; the next one goes on with what it finds."""
     rng = random.Random(seed)
@@ -124,6 +138,7 @@ def _add_and_save(path: Path, writer: int, rng: random.Random) -> None:
         os.write(writer, i.to_bytes(8, "little"))
 
 
+@small_blocks()
 def full_disks(n: int, seed: int = 0) -> dict[str, Any]:
     """The file may not grow beyond some size: an error, the file as it was, and later all is well."""
     rng, refused = random.Random(seed), 0
@@ -162,6 +177,7 @@ def full_disks(n: int, seed: int = 0) -> dict[str, Any]:
     return {"saves": n, "refused": refused}
 
 
+@small_blocks()
 def flips(n: int, seed: int = 0) -> dict[str, Any]:
     """One bit of a file is another, or its end is gone: an error, or exactly what was saved."""
     rng = random.Random(seed)
@@ -368,6 +384,10 @@ def _forge_and_use(path: Path, original: Original, seed: list[int]) -> int:
                 original.use(loaded, i)
             except Exception:
                 result = 1
+        try:
+            loaded.save(path)
+        except Exception:
+            result = 1
     return result
 
 
@@ -457,6 +477,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@small_blocks()
 def threads(seconds: float, rows: int = 2000, method: str = "auto") -> dict[str, Any]:
     """One thread adds, to SB3's buffer, too; others sample; one saves and loads, one pickles. All is compared."""
     folder = Path(tempfile.mkdtemp())

@@ -11,7 +11,7 @@ import sys
 import threading
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from sb3_extra_buffers.compressed import (
     compressed_class,
 )
 from sb3_extra_buffers.frames import files
+from sb3_extra_buffers.frames.observations import IdTable
 
 STORED = Path(__file__).parent / "stored"
 
@@ -277,6 +278,52 @@ def test_any_history(name: str, method: str, rows: int, turns: list[Any], tmp_pa
         assert_same_arrays(ours, sb3)
         for file, wanted in kept.items():
             assert_same_arrays(twin.ours.load(path / file), wanted)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: Any) -> None:
+    """Arrays of a few rows have as many blocks as those of a million otherwise."""
+    monkeypatch.setattr(files, "BLOCK", 1 << 10)
+    monkeypatch.setattr(IdTable, "part", 7)
+
+
+@pytest.mark.parametrize("method", ["auto", "delta", "delta/2", "zstd3", "none"])
+@pytest.mark.parametrize("loaded_first", [True, False])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_later_save_knows_what_has_changed(method: str, loaded_first: bool, tmp_path: Path) -> None:
+    """Rows are added, and written here and there, by all doors; to two files, in turns."""
+    twin, rng = TWINS["replay"], np.random.default_rng(0)
+    ours, sb3 = twin.make(twin.default_kind, 300, 2, compression_method=method)
+    data = endless_steps(twin.default_kind, 2, end=0.02)
+    doors: list[Callable[[int], Any]] = [
+        lambda row: row,
+        lambda row: row - 300,
+        lambda row: (row, 1),
+        lambda row: slice(row, row + 5),
+        lambda row: [row, (7 * row) % 300],
+        lambda row: (row, 0, 0, 3),
+    ]
+    appended = 0
+    for turn in range(60):
+        for _ in range(int(rng.integers(0, 25 if turn > 15 else 60))):
+            step = next(data)
+            twin.add(ours, step)
+            twin.add(sb3, step)
+        if turn % 3 == 2:
+            array = ("observations", "next_observations")[turn % 2]
+            index = doors[int(rng.integers(len(doors)))](int(rng.integers(290)))
+            value = np.asarray(getattr(sb3, array)[index])[..., ::-1].copy()
+            getattr(ours, array)[index] = value
+            getattr(sb3, array)[index] = value
+            sb3.rewards[turn] = ours.rewards[turn] = turn
+        path = tmp_path / str(int(rng.integers(2)))
+        before = path.stat().st_ino if path.exists() else None
+        ours.save(path)
+        appended += path.stat().st_ino == before
+        copied = twin.ours.load(path)
+        assert_same_arrays(copied, sb3)
+        ours = copied if loaded_first else ours
+    assert appended > 5
 
 
 def game(i: int) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_extra_buffers.compressed import CompressedReplayBuffer
+from sb3_extra_buffers.compressed import CompressedObservations, CompressedReplayBuffer, compressed_class, small
 
 SPACE = spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ACTIONS = spaces.Box(-1, 1, (6,), np.float32)
 ROWS, N_ENVS = 5, 3
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 def some_steps(n: int) -> list[list[Any]]:
@@ -67,9 +70,21 @@ def test_same_as_sb3(n: int, tmp_path: Path) -> None:
         assert_same_samples(buffer, theirs)
 
 
+def assert_same_state(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
 FIELDS = ("obs", "next_obs", "action", "reward", "done", "infos")
 BAD: dict[str, list[Any]] = {
-    "obs": [np.zeros((N_ENVS, 16), np.float32), np.zeros((2, 17), np.float32), "no"],
+    "obs": [
+        np.zeros((N_ENVS, 16), np.float32),
+        np.zeros((2, 17), np.float32),
+        np.full((N_ENVS, 17), "1"),
+        np.full((N_ENVS, 17), 1j),
+        "no",
+    ],
     "next_obs": [
         np.zeros((N_ENVS, 16), np.float32),
         np.zeros((2, 17), np.float32),
@@ -79,25 +94,121 @@ BAD: dict[str, list[Any]] = {
     ],
     "action": [np.zeros((N_ENVS, 5), np.float32)],
     "reward": [np.zeros(2), np.zeros(1), "no", np.zeros((N_ENVS, 2)), np.full(N_ENVS, "no")],
-    "done": [np.zeros(2, bool), np.zeros((N_ENVS, 2))],
-    "infos": [[], [{}] * 2, [None] * N_ENVS, None, 7],
+    "done": [np.zeros(2, bool), np.zeros(1, bool), np.zeros((N_ENVS, 2))],
+    "infos": [[], [{}], [{}] * 2, [None] * N_ENVS, None, 7],
 }
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("field", FIELDS)
-def test_bad_input_changes_nothing(field: str) -> None:
-    ours, theirs = make(), make(ReplayBuffer)
-    for step in some_steps(ROWS + 2):  # the ring is full: each row holds something
+@pytest.mark.parametrize("n", [2, ROWS + 2])  # in the full ring each row holds something
+def test_what_sb3_refuses_changes_nothing(field: str, n: int) -> None:
+    for bad in BAD[field]:
+        ours, theirs = make(), make(ReplayBuffer)
+        for step in some_steps(n):
+            ours.add(*step)
+            theirs.add(*step)
+        before, step = copy.deepcopy(theirs), some_steps(1)[0]
+        step[FIELDS.index(field)] = bad
+        try:
+            theirs.add(*step)
+        except (ValueError, TypeError, AttributeError):
+            with pytest.raises((ValueError, TypeError, AttributeError)):
+                ours.add(*step)
+            assert_same_state(ours, before)
+        else:
+            ours.add(*step)
+            assert_same_state(ours, theirs)
+
+
+def test_errors_say_what_is_wrong() -> None:
+    ours = make()
+    with pytest.raises(ValueError, match="17"):
+        ours.add(*wrong_step())
+    step = some_steps(1)[0]
+    with pytest.raises(ValueError, match="infos is a list of dicts"):
+        ours.add(*step[:5], [{}] * 2)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        [np.ones(17, np.float32), np.ones(17), np.ones(6), 1.0, False, [{}]],
+        [np.ones((1, 17)), [[1] * 17], np.ones((1, 6)), np.float32(1), np.array(True), ({},)],
+    ],
+    ids=["one-env", "other-types"],
+)
+def test_what_sb3_takes(step: list[Any]) -> None:
+    ours, theirs = (cls(ROWS, SPACE, ACTIONS, "cpu") for cls in (CompressedReplayBuffer, ReplayBuffer))
+    for _ in range(ROWS + 2):
         ours.add(*step)
         theirs.add(*step)
-    for bad in BAD[field]:
-        step = some_steps(1)[0]
-        step[FIELDS.index(field)] = bad
-        with pytest.raises((ValueError, TypeError, AttributeError)):
-            ours.add(*step)
-        assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
-        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        assert_same_state(ours, theirs)
+
+
+def wrong_step() -> list[Any]:
+    step = some_steps(1)[0]
+    step[1] = step[1][:, 1:]
+    return step
+
+
+@pytest.mark.parametrize(("pos", "full"), [(3, True), (0, True), (1, True), (4, False)])
+@pytest.mark.parametrize("n", [1, ROWS + 2])
+def test_rows_that_were_written_by_hand(n: int, pos: int, full: bool) -> None:
+    """Somebody fills the arrays and says where to go on: that, too, stays as it was."""
+    ours, theirs = make(), make(ReplayBuffer)
+    for buffer in (ours, theirs):
+        for step in some_steps(n):
+            buffer.add(*step)
+        for name in ARRAYS:
+            getattr(buffer, name)[:] = 7
+            getattr(buffer, name)[ROWS if full else pos :] = 0  # nobody reads these
+        buffer.pos, buffer.full = pos, full
+    with pytest.raises(ValueError, match="shape"):
+        ours.add(*wrong_step())
+    assert_same_state(ours, theirs)
+
+
+@pytest.mark.parametrize("n", [0, 2, ROWS, ROWS + 2, 2 * ROWS])
+def test_interrupted_anywhere(n: int) -> None:
+    """Ctrl-C arrives after any instruction: what was there is there, or the whole step is."""
+    step, where, interrupted = some_steps(n + 1)[n], 0, True
+    while interrupted:
+        ours, before, after = make(), make(ReplayBuffer), make(ReplayBuffer)
+        for some in some_steps(n):
+            for buffer in (ours, before, after):
+                buffer.add(*some)
+        after.add(*step)
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where)
+        assert_same_state(ours, after if ours.pos == after.pos else before)
+        where += 1
+    assert where > 100
+
+
+def interrupts(call: Callable[[], None], where: int) -> bool:
+    """Call, and press Ctrl-C before its instruction `where`, if there are so many."""
+    left = where
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_globals["__name__"] not in (small.__name__, ReplayBuffer.__module__):
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_subclasses_that_add_are_asked() -> None:
@@ -122,3 +233,51 @@ def test_subclasses_that_add_are_asked() -> None:
     converting.sample(3)
     assert counting.added == 4
     assert converting.converted == 5
+
+
+class Noting(ReplayBuffer):
+    """Takes one argument more, and may raise after all is written."""
+
+    noted: Any = None
+    raises = False
+
+    def add(self, *args: Any, note: Any = None) -> None:
+        super().add(*args)
+        self.noted = note
+        if self.raises:
+            raise RuntimeError
+
+
+class CompressedNoting(CompressedReplayBuffer, Noting):
+    pass
+
+
+@pytest.mark.parametrize("cls", [CompressedNoting, compressed_class(Noting)])
+def test_classes_behind_that_add(cls: Any) -> None:
+    ours, theirs = make(cls), make(ReplayBuffer)
+    for i, step in enumerate(some_steps(ROWS + 2)):
+        ours.add(*step, note=i)
+        theirs.add(*step)
+        assert ours.noted == i
+    ours.raises = True
+    for named in ({}, {"note": 7}):
+        with pytest.raises(RuntimeError):
+            ours.add(*some_steps(1)[0], **named)
+        assert_same_state(ours, theirs)
+
+
+def test_mixins_between_are_asked() -> None:
+    class Counting(CompressedObservations):
+        added = 0
+
+        def add(self, *args: Any, **kwargs: Any) -> None:
+            self.added += 1
+            super().add(*args, **kwargs)
+
+    class Both(CompressedReplayBuffer, Counting):
+        pass
+
+    ours = make(Both)
+    for step in some_steps(4):
+        ours.add(*step)
+    assert ours.added == 4

@@ -51,7 +51,7 @@ def test_memory_that_is_let_go_is_used_again():
 
 def test_small_and_huge_memory_is_not_kept():
     recycler = Recycler()
-    for n in (0, 1, N - 1, (1 << 24) + 1):
+    for n in (0, 1, N - 1, (1 << 25) + 1):
         assert recycler.memory(n).size == n
     assert not recycler._kept
 

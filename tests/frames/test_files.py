@@ -102,7 +102,10 @@ def test_what_is_said_not_to_have_changed(tmp_path: Path, size: int, then: int) 
         unchanged[0] = True
         return lambda writer: [
             writer.array(
-                "array", array[:length], block_bytes=block_bytes, changed=unchanged[: -(-length // block_bytes)]
+                "array",
+                array[:length],
+                block_bytes=block_bytes,
+                changed=(unchanged[: -(-length // block_bytes)], block_bytes),
             )
         ]
 
@@ -112,6 +115,43 @@ def test_what_is_said_not_to_have_changed(tmp_path: Path, size: int, then: int) 
     assert same(loaded(path), {"array": array[:size]})
     files.write(path, describe(100, 1500), before)
     assert same(loaded(path), {"array": array[:1500]})
+
+
+@repeatable
+@given(
+    lengths=st.lists(st.integers(0, 400), min_size=2, max_size=5),
+    block_bytes=st.integers(1, 200),
+    part_bytes=st.integers(1, 200),
+    changes=st.lists(st.integers(0, 399), max_size=4),
+)
+def test_parts_that_are_cut_elsewhere_than_blocks(
+    lengths: list[int], block_bytes: int, part_bytes: int, changes: list[int], tmp_path_factory: Any
+) -> None:
+    """A block is looked at if it has a byte of a part that may have changed."""
+    path, array, before = tmp_path_factory.mktemp("parts") / "file", noise(400), None
+    for turn, length in enumerate(lengths):
+        parts = np.zeros(-(-400 // part_bytes), np.bool_)
+        for at in changes if turn else []:
+            array[at] += 1
+            parts[at // part_bytes] = True
+        told = (parts, part_bytes)
+        before = files.write(
+            path,
+            lambda writer, length=length, told=told: [
+                writer.array("array", array[:length], block_bytes=block_bytes, changed=told)
+            ],
+            before,
+        )
+        assert same(loaded(path), {"array": array[:length]})
+
+
+def test_what_is_said_must_be_about_all_of_the_array(tmp_path: Path) -> None:
+    def describe(writer: Writer) -> Any:
+        return [writer.array("array", noise(100), changed=(np.zeros(9, np.bool_), 11))]
+
+    before = saved(tmp_path / "file", {"array": noise(100)})
+    with pytest.raises(ValueError, match="9 parts of 11 bytes"):
+        files.write(tmp_path / "file", describe, before)
 
 
 def test_a_file_does_not_grow_for_ever(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sb3_extra_buffers.frames import ObservationStore
 from sb3_extra_buffers.frames.array import FrameArray
+from sb3_extra_buffers.frames.observations import IdTable
 
 ROWS, ENVS = 6, 2
 
@@ -27,6 +28,7 @@ class ArraysMachine(RuleBasedStateMachine):
         self.obs = np.zeros((ENVS, *obs_shape), np.uint8)
         self.first = obs_shape[0] == 4
         self.number = 0
+        self.remembered: list[tuple[FrameArray, int, np.ndarray]] = []  # marks of tables, and their ids then
 
     def step(self) -> np.ndarray:
         """Return the next observations: a stack, shifted by a frame."""
@@ -55,8 +57,9 @@ class ArraysMachine(RuleBasedStateMachine):
             value = self.step()
             if twin.shape[1:] != value.shape:  # a view or a flat copy
                 value = value[0]
-            array[row % len(twin)] = value
-            twin[row % len(twin)] = value
+            place = row % len(twin) - len(twin) * (row % 2)  # from the end, too
+            array[place] = value
+            twin[place] = value
 
     @precondition(lambda self: self.pairs)
     @rule(which=st.integers(0, 99), rows=st.lists(st.integers(0, 99), min_size=1, max_size=4))
@@ -97,7 +100,8 @@ class ArraysMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pairs)
     @rule(which=st.integers(0, 99))
     def drop(self, which):
-        del self.pairs[which % len(self.pairs)]
+        dropped, _ = self.pairs.pop(which % len(self.pairs))
+        self.remembered = [part for part in self.remembered if part[0] is not dropped]
 
     @rule(how=st.sampled_from(["pickle", "deepcopy"]))
     def copy_all(self, how):
@@ -113,6 +117,13 @@ class ArraysMachine(RuleBasedStateMachine):
             if type(array) is FrameArray
         ]
         self.store = store
+        self.remembered.clear()
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=st.integers(0, 99))
+    def remember(self, which):
+        array = self.choose(which)[0]
+        self.remembered.append((array, array._table.mark(), array._table.ids.copy()))
 
     @rule()
     def plan_now(self):
@@ -123,6 +134,17 @@ class ArraysMachine(RuleBasedStateMachine):
         for array, twin in self.pairs:
             assert array.shape == twin.shape
             assert np.asarray(array).tobytes() == twin.tobytes()
+
+    @invariant()
+    def what_was_written_is_known(self):
+        """Saving relies on it."""
+        for array, mark, before in self.remembered:
+            table = array._table
+            written = np.repeat(table.written_since(mark), table.part)[: len(table.ids)]
+            if before.shape == table.ids.shape:
+                assert written[(before != table.ids).reshape(len(before), -1).any(axis=1)].all()
+            else:
+                assert written.all()
 
     @invariant()
     def nothing_is_kept_that_nobody_needs(self):
@@ -144,7 +166,8 @@ class ArraysMachine(RuleBasedStateMachine):
         ("none", (4, 16, 16), 4),
     ],
 )
-def test_arrays_over_one_store(method, obs_shape, frame_stack):
+def test_arrays_over_one_store(method, obs_shape, frame_stack, monkeypatch):
+    monkeypatch.setattr(IdTable, "part", 4)
     run_state_machine_as_test(
         lambda: ArraysMachine(method, obs_shape, frame_stack),
         settings=settings(derandomize=True, deadline=None, max_examples=30, stateful_step_count=30, database=None),

@@ -38,6 +38,14 @@ def test_samples_are_those_of_sb3(name: str, method: str, hot: int, tmp_path: Pa
     assert os.listdir(tmp_path) == []  # the file has no name: it goes with the process
 
 
+def test_zeros_before_anything_is_written(tmp_path: Path) -> None:
+    space, black = box((1, 20, 20), np.uint8), np.zeros((1, 1, 20, 20), np.uint8)
+    buffer = CompressedReplayBuffer(5, space, spaces.Discrete(2), "cpu", spill_dir=tmp_path, verify=True)
+    for _ in range(7):
+        buffer.add(black, black, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+        assert not buffer.sample(3).observations.any()
+
+
 @pytest.mark.parametrize("way", ["pickle", "deepcopy", "save"])
 @pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"]], ids=str)
 def test_copies_are_in_memory(twin: Twin, way: str, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.ring: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=8)
         self.last = {stream: np.zeros((stack, size), np.uint8) for stream in range(5)}
         self.fresh = 1000
+        self.remembered: list[tuple[int, list[np.ndarray], np.ndarray]] = []  # marks, tables, keys
 
     def teardown(self) -> None:
         self.patches.close()
@@ -167,6 +168,27 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def pickle(self):
         self.store = pickle.loads(pickle.dumps(self.store))
+        self.remembered.clear()
+
+    @rule()
+    def remember(self):
+        tables = [self.store.offsets, self.store.lengths, self.store.references]
+        keys = getattr(self.store.coder, "keys", np.zeros((0, 1)))
+        self.remembered.append((self.store.heap.mark(), [table.copy() for table in tables], keys.copy()))
+
+    @invariant()
+    def what_has_changed_is_known(self):
+        """Saving relies on it."""
+        store, n = self.store, 4
+        for mark, tables, keys in self.remembered:
+            stored = np.repeat(store.stored_since(mark, n), n)[: len(store.offsets)]
+            for before, now in zip(tables, (store.offsets, store.lengths, store.references), strict=True):
+                assert stored[: len(before)][before != now[: len(before)]].all()
+            if len(keys):
+                coder = store.coder
+                known = coder.rewritten([store.references[stored]])["keys"][: len(keys)]
+                differ = (coder.keys[: len(keys)] != keys).any(axis=1)
+                assert known[differ & (coder.uses[: len(keys)] > 0)].all()
 
     @invariant()
     def every_frame_is_exact(self):

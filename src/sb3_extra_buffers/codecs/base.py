@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import parallel
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -118,11 +120,42 @@ class Coder:
             else:
                 self._decode_one(heap[start : start + length], reference, out[i])
 
+    def decode_groups(
+        self,
+        heap: Bytes,
+        offsets: Ints,
+        lengths: Ints,
+        references: Ints,
+        out: Bytes,
+        rows: Ints,
+        sources: Ints,
+        group: int,
+    ) -> None:
+        """Decode frame i into `out[rows[i]]`, or copy it from row `sources[i]` where that is not -1.
+
+        Such a row is that of an earlier frame of the same `group`, so many in a row, which is decoded itself.
+
+        Raises:
+            CodecError: a payload is damaged.
+        """
+        new = sources < 0
+        frames = np.empty((np.count_nonzero(new), self.frame_bytes), np.uint8)
+        self.decode(heap, offsets[new], lengths[new], references[new], frames)
+        out[rows[new]] = frames
+        out[rows[~new]] = out[sources[~new]]
+
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         self.codec.decode(payload, out)
 
     def release(self, references: NDArray[Any]) -> None:
         """Say that frames encoded against these references are gone. Nothing to do unless the codec has references."""
+
+    def rewritten(self, references: Iterable[NDArray[Any]]) -> dict[str, NDArray[np.bool_]]:
+        """Return which rows of its arrays may have changed while frames with these references were encoded, by name.
+
+        Rows that nothing refers to are left out: they are written before they are read.
+        """
+        return {}
 
     @property
     def nbytes(self) -> int:
@@ -141,6 +174,46 @@ class Coder:
     def _joined(payloads: Sequence[bytes], references: Ints) -> Encoded:
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
         return Encoded(np.frombuffer(b"".join(payloads), np.uint8), lengths, references)
+
+
+class BatchCoder(Coder):
+    """A coder whose kernel decodes many frames in a call, in threads where that pays."""
+
+    worth = parallel.WORTH
+
+    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
+        """Write the frames into `out`."""
+        rows, nowhere = np.arange(len(out), dtype=np.int64), np.full(len(out), -1, np.int64)
+        self.decode_groups(heap, offsets, lengths, references, out, rows, nowhere, 1)
+
+    def decode_groups(
+        self,
+        heap: Bytes,
+        offsets: Ints,
+        lengths: Ints,
+        references: Ints,
+        out: Bytes,
+        rows: Ints,
+        sources: Ints,
+        group: int,
+    ) -> None:
+        """Decode as `Coder` does. A row that is copied was just written: it is still near."""
+
+        def work(start: int, stop: int) -> int:
+            a, b = group * start, group * stop
+            arrays = (offsets[a:b], lengths[a:b], references[a:b], rows[a:b], sources[a:b])
+            bad = self._decode_part(heap, *arrays, out)
+            return bad if bad < 0 else a + bad
+
+        worst = max(parallel.split(len(rows) // group, out.nbytes, work, self.worth), default=-1)
+        if worst >= 0:
+            raise CodecError(f"{self.codec.name}: payload {worst} of {len(rows)} is damaged")
+
+    @abstractmethod
+    def _decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Decode or copy frames into rows of `out`. Returns the first that is damaged, or -1."""
 
 
 def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:

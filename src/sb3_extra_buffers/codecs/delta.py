@@ -17,6 +17,7 @@ looks like an old one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, parallel
-from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, LearningCodec, grown
+from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec, grown
 
 Words = NDArray[np.uint32]
 
@@ -58,10 +59,11 @@ class Delta(LearningCodec):
         return DeltaCoder(self, frame_bytes)
 
 
-class DeltaCoder(Coder):
+class DeltaCoder(BatchCoder):
     """Owns the key frames that payloads refer to, and each stream's background."""
 
     codec: Delta
+    worth = 2 * parallel.WORTH  # hardly more than copying
 
     def __init__(self, codec: Delta, frame_bytes: int) -> None:
         super().__init__(codec, frame_bytes)
@@ -90,7 +92,7 @@ class DeltaCoder(Coder):
             decode_kernel,
             decode_reference,
             *(
-                f"int64({heap}, {ints}, {ints}, {ints}, uint8[:,::1], int64, uint8[:,::1])"
+                f"int64({heap}, {ints}, {ints}, {ints}, {ints}, {ints}, uint8[:,::1], int64, uint8[:,::1])"
                 for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
             ),
         )
@@ -129,23 +131,25 @@ class DeltaCoder(Coder):
             self.learning,
         )
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`: copy the key, patch the words."""
-        keys = self.keys.view(np.uint8)
-
-        def work(a: int, b: int) -> int:
-            bad: int = self._decode(
-                heap, offsets[a:b], lengths[a:b], references[a:b], keys, self.position_bytes, out[a:b]
-            )
-            return bad if bad < 0 else a + bad
-
-        worst = max(parallel.split(len(out), out.nbytes, work), default=-1)
-        if worst >= 0:
-            raise CodecError(f"delta: payload {worst} of {len(out)} is damaged")
+    def _decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Copy the key, patch the words."""
+        frames = (offsets, lengths, references, rows, sources)
+        bad: int = self._decode(heap, *frames, self.keys.view(np.uint8), self.position_bytes, out)
+        return bad
 
     def release(self, references: NDArray[Any]) -> None:
         """Let go of the keys of frames that are gone; unused keys are overwritten by later ones."""
         self._release(references.astype(np.int64, copy=False), self.uses)
+
+    def rewritten(self, references: Iterable[NDArray[Any]]) -> dict[str, NDArray[np.bool_]]:
+        """Return the keys of these frames, and those that the next may choose; others that are in use have stayed."""
+        keys = np.zeros(len(self.keys), np.bool_)
+        keys[self.candidates] = True
+        for some in references:
+            keys[some[some < len(keys)]] = True
+        return {"keys": keys}
 
     @property
     def nbytes(self) -> int:
@@ -371,7 +375,15 @@ def release_reference(references: Ints, uses: Ints) -> None:
 
 
 def decode_kernel(
-    heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, keys: Bytes, position_bytes: int, out: Bytes
+    heap: Bytes,
+    offsets: Ints,
+    lengths: Ints,
+    references: Ints,
+    rows: Ints,
+    sources: Ints,
+    keys: Bytes,
+    position_bytes: int,
+    out: Bytes,
 ) -> int:
     """Do as `decode_reference`."""
     frame_bytes = out.shape[1]
@@ -379,8 +391,13 @@ def decode_kernel(
     whole = frame_bytes // 4
     entry = position_bytes + 4
     by_words = frame_bytes % 4 == 0 and position_bytes == 2  # the usual case
-    for i in range(out.shape[0]):
-        start, length, row = offsets[i], lengths[i], out[i]
+    for i in range(rows.size):
+        start, length, row = offsets[i], lengths[i], out[rows[i]]
+        if sources[i] >= 0:
+            source = out[sources[i]]
+            for b in range(frame_bytes):
+                row[b] = source[b]
+            continue
         if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
             return i
         if length == frame_bytes:
@@ -428,9 +445,28 @@ def decode_kernel(
 
 
 def decode_reference(
+    heap: Bytes,
+    offsets: Ints,
+    lengths: Ints,
+    references: Ints,
+    rows: Ints,
+    sources: Ints,
+    keys: Bytes,
+    position_bytes: int,
+    out: Bytes,
+) -> int:
+    """Decode or copy into `out[rows]` as the kernel does, in NumPy. Returns the first damaged payload, or -1."""
+    new = np.flatnonzero(sources < 0)
+    frames = np.empty((len(new), out.shape[1]), np.uint8)
+    bad = _decode_new(heap, offsets[new], lengths[new], references[new], keys, position_bytes, frames)
+    out[rows[new]] = frames
+    out[rows[sources >= 0]] = out[sources[sources >= 0]]
+    return bad if bad < 0 else int(new[bad])
+
+
+def _decode_new(
     heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, keys: Bytes, position_bytes: int, out: Bytes
 ) -> int:
-    """Decode as the kernel does, in NumPy. Returns the first damaged payload, or -1."""
     frame_bytes = out.shape[1]
     entry = position_bytes + _WORD
     raw = lengths == frame_bytes

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WORTH = 1 << 20
-"""Bytes of output from which another thread pays for being woken."""
+"""Bytes of output from which another thread pays for being woken, of an ordinary decoder."""
 
 _NAME = "sb3-extra-buffers"  # of the threads
 _pool: ThreadPoolExecutor | None = None
@@ -24,10 +24,10 @@ def n_threads() -> int:
     return min(cores, 4)
 
 
-def split(n: int, n_bytes: int, work: Callable[[int, int], int]) -> list[int]:
+def split(n: int, n_bytes: int, work: Callable[[int, int], int], worth: int = WORTH) -> list[int]:
     """Call `work(start, stop)` on parts of `range(n)`, in threads if the output of `n_bytes` is worth it."""
     global _pool
-    parts = min(n_bytes // WORTH + 1, n)
+    parts = min(n_bytes // worth + 1, n)
     parts = min(parts, n_threads()) if parts > 1 else parts
     if parts < 2:
         return [work(0, n)]

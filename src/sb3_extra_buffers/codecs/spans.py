@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import huffman, jit, parallel
-from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, LearningCodec
+from sb3_extra_buffers.codecs import huffman, jit
+from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec
 from sb3_extra_buffers.codecs.delta import Delta
 
 _TRAINED_AFTER = (128, 2048)  # frames: early for a start, later for what episodes look like
@@ -70,7 +70,7 @@ class Spans(LearningCodec):
         return SpanCoder(self, frame_bytes)
 
 
-class SpanCoder(Coder):
+class SpanCoder(BatchCoder):
     """Owns the code sets, and the coder that makes and chooses the keys."""
 
     codec: Spans
@@ -96,7 +96,7 @@ class SpanCoder(Coder):
             _decode_kernel,
             decode_reference,
             *(
-                f"int64({heap}, {ints}, {ints}, {ints}, {frames}, int64, uint16[:,:,::1], {frames}, {frames})"
+                f"int64({heap}, {', '.join([ints] * 5)}, {frames}, int64, uint16[:,:,::1], {frames}, {frames})"
                 for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
             ),
         )
@@ -155,27 +155,13 @@ class SpanCoder(Coder):
             self.keys.uses[0] += np.count_nonzero(keyless)
         return Encoded(data[:end], lengths, references)
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`: copy what is expected, decode the rest."""
-        keys = self._key_frames()
-
-        def work(a: int, b: int) -> int:
-            bad: int = self._decode(
-                heap,
-                offsets[a:b],
-                lengths[a:b],
-                references[a:b],
-                keys,
-                self.codec.row_bytes,
-                self._tables,
-                self.contexts,
-                out[a:b],
-            )
-            return bad if bad < 0 else a + bad
-
-        worst = max(parallel.split(len(out), out.nbytes, work), default=-1)
-        if worst >= 0:
-            raise CodecError(f"delta: payload {worst} of {len(out)} is damaged")
+    def _decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Copy what is expected, decode the rest."""
+        frames, how = (offsets, lengths, references, rows, sources), (self.codec.row_bytes, self._tables, self.contexts)
+        bad: int = self._decode(heap, *frames, self._key_frames(), *how, out)
+        return bad
 
     def release(self, references: Ints) -> None:
         """Let go of the keys of frames that are gone."""
@@ -444,6 +430,8 @@ def _decode_kernel(
     offsets: Ints,
     lengths: Ints,
     references: Ints,
+    rows: Ints,
+    sources: Ints,
     keys: Bytes,
     row_bytes: int,
     tables: NDArray[np.uint16],
@@ -452,8 +440,13 @@ def _decode_kernel(
 ) -> int:
     frame_bytes = out.shape[1]
     above = np.empty(min(row_bytes, frame_bytes), np.uint8)  # copied by way of here: so it becomes vector code
-    for i in range(out.shape[0]):
-        start, length, row = offsets[i], lengths[i], out[i]
+    for i in range(rows.size):
+        start, length, row = offsets[i], lengths[i], out[rows[i]]
+        if sources[i] >= 0:
+            source = out[sources[i]]
+            for b in range(frame_bytes):
+                row[b] = source[b]
+            continue
         if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
             return i
         payload = heap[start : start + length]
@@ -598,15 +591,20 @@ def decode_reference(
     offsets: Ints,
     lengths: Ints,
     references: Ints,
+    rows: Ints,
+    sources: Ints,
     keys: Bytes,
     row_bytes: int,
     tables: NDArray[np.uint16],
     contexts: Bytes,
     out: Bytes,
 ) -> int:
-    """Decode as the kernel does, in Python. Returns the first damaged payload, or -1."""
-    for i, row in enumerate(out):
-        start, length, reference = int(offsets[i]), int(lengths[i]), int(references[i])
+    """Decode or copy into `out[rows]` as the kernel does, in Python. Returns the first damaged payload, or -1."""
+    for i in range(rows.size):
+        start, length, reference, row = int(offsets[i]), int(lengths[i]), int(references[i]), out[rows[i]]
+        if sources[i] >= 0:
+            row[:] = out[sources[i]]
+            continue
         if start < 0 or not 0 <= length <= row.size or start > heap.size - length:
             return i
         payload = heap[start : start + length]

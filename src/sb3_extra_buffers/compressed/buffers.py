@@ -18,10 +18,13 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_extra_buffers.compressed.observations import CompressedObservations
+from sb3_extra_buffers.compressed.small import quick_add
 
 
 class CompressedReplayBuffer(CompressedObservations, ReplayBuffer):
     """`ReplayBuffer` whose observations are compressed. Samples equal SB3's, bit for bit."""
+
+    add = quick_add(ReplayBuffer.add, CompressedObservations.add)
 
 
 class CompressedDictReplayBuffer(CompressedObservations, DictReplayBuffer):
@@ -38,6 +41,8 @@ class CompressedDictRolloutBuffer(CompressedObservations, DictRolloutBuffer):
 
 class CompressedNStepReplayBuffer(CompressedObservations, NStepReplayBuffer):
     """`NStepReplayBuffer` whose observations are compressed."""
+
+    add = quick_add(NStepReplayBuffer.add, CompressedObservations.add)
 
 
 class CompressedHerReplayBuffer(CompressedObservations, HerReplayBuffer):

@@ -31,8 +31,10 @@ from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
 from sb3_extra_buffers.compressed import hindsight, saving
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
+from sb3_extra_buffers.compressed.small import Rows, step_aside
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
+from sb3_extra_buffers.frames.batches import teach_allocator
 from sb3_extra_buffers.frames.cast import checked_values, narrows, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
@@ -42,7 +44,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent")  # attributes that the first `add` sets
+_MADE_AGAIN = ("_usual", "_n_lent", "_rows")  # attributes that the first `add` sets
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
@@ -74,12 +76,17 @@ class CompressedObservations(Described):
 
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
+    _rows: Rows | None = None  # of SB3's own arrays, where nothing is compressed
     observation_space: Any
     obs_shape: Any
     action_dim: int
     n_envs: int
     pos: int
     full: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        step_aside(cls)
 
     def __init__(
         self,
@@ -154,6 +161,7 @@ class CompressedObservations(Described):
         self.obs_shape = get_obs_shape(space)
         if self._stores:
             self._attach()
+            teach_allocator()
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
@@ -167,7 +175,8 @@ class CompressedObservations(Described):
                 super().reset()  # type: ignore[misc]
             finally:
                 self.obs_shape = shape
-            self._attach()
+            if self._stores:
+                self._attach()
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all: bad input raises and leaves the buffer as it was."""
@@ -177,8 +186,9 @@ class CompressedObservations(Described):
         elif self._n_lent:
             checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
         with self._lock:
-            if not self._stores and checked is args and self._usual is not None and self._usual.n_infos is not None:
-                super().add(*args)  # type: ignore[misc] # SB3's own arrays, of a replay buffer: nothing fails half-way
+            known = self._lends and not self._stores and checked is args and not kwargs  # SB3's `add`, SB3's arrays
+            if known and self._usual is not None and self._usual.n_infos is not None:
+                super().add(*args)  # type: ignore[misc] # of a replay buffer: nothing fails half-way
                 return
             undo = self._begin()
             try:

@@ -220,7 +220,11 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
                 obs = self._take(self._ids.reshape(-1, self._ids.shape[-1])[rows])
                 return obs.reshape(len(rows), prod(store.obs_shape))[where.reshape(lead.shape), inner]
             chosen = self._ids[plain]
-            obs = self._take(chosen)
+            whole = self._view is None and chosen.ndim == 2 and len(plain) == len(self._leading)
+            if whole and store.reads_pairs and isinstance(plain[0], np.ndarray) and plain[0].ndim:  # so it is no view
+                obs = store.pairs.take(store, self._table, plain, chosen)
+            else:
+                obs = self._take(chosen)
             if rest:
                 return obs[(*(slice(None),) * (chosen.ndim - 1), *rest)]
             if obs.ndim == 0:
@@ -269,6 +273,7 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     def _assign_rows(self, rows: NDArray[np.int64], ids: Ids) -> None:
         index = np.unravel_index(rows, self._leading)
         replaced = self._ids[index].copy()
+        self._table.touch()
         self._ids[index] = ids
         self.store.frames.release(replaced)
 

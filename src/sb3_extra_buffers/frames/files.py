@@ -49,6 +49,7 @@ _SECTOR = 512
 _START = 5 * _SECTOR
 _MOST_BLOCKS = 1 << 15  # of one array
 _INDEX_BYTES = 1 << 27  # at most
+_MUCH = 1 << 20  # bytes from which the disk need not wait for more
 _LARGE = 1 << 28  # bytes from which progress is shown
 _NUMBERS = "biufc"
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -100,6 +101,7 @@ class Writer:
         self.arrays: dict[str, dict[str, Any]] = {}
         self.live = 0
         self._file = file
+        self._begun = at  # up to where the system was told to begin
         self._before = {} if before is None else before.blocks
         self._progress = progress
 
@@ -109,7 +111,7 @@ class Writer:
         array: NDArray[Any],
         *,
         block_bytes: int | None = None,
-        changed: NDArray[np.bool_] | None = None,
+        changed: tuple[NDArray[np.bool_], int] | None = None,
         look: Callable[[int, int], object] | None = None,
     ) -> str:
         """Write an array of numbers, and return its name for the document.
@@ -118,7 +120,8 @@ class Writer:
             name: unique in the document, and the same for the same array the next time.
             array: what to write.
             block_bytes: where to cut it. None: as suits its size.
-            changed: for each block whether it may have changed since. None: that is found out by checksum.
+            changed: for each part whether it may have changed since, and the bytes of a part. None: that is found out
+                by checksum.
             look: called with the first byte and the end of each block before it is read.
         """
         if name in self.arrays:
@@ -131,10 +134,10 @@ class Writer:
         sizes = np.full(n, items * array.itemsize)
         sizes[-1:] = array.nbytes - sizes[:-1].sum()
         blocks: list[Block] = self._before.get(name, [])[:n]
-        looked = np.ones(n, np.bool_)  # else it is known, as large as it was, and has not changed
-        if changed is not None and (len(blocks) < 2 or blocks[0].size == items * array.itemsize):  # cut as before
+        looked = np.ones(n, np.bool_)  # else it is where it was, and has not changed
+        if changed is not None:
             as_large = np.fromiter((block.size for block in blocks), np.int64, len(blocks)) == sizes[: len(blocks)]
-            looked[: len(blocks)] = changed[: len(blocks)] | ~as_large
+            looked[: len(blocks)] = _holding(*changed, sizes)[: len(blocks)] | ~np.logical_and.accumulate(as_large)
         blocks = [*blocks, *[_NO_BLOCK] * (n - len(blocks))]
         for i in looked.nonzero()[0].tolist():
             if look is not None:
@@ -148,7 +151,16 @@ class Writer:
         described = array.dtype.str if array.dtype.names is None else [list(part) for part in array.dtype.descr]
         self.arrays[name] = {"dtype": described, "shape": list(array.shape), "blocks": blocks}
         self.live += array.nbytes
+        if self._before and self.at - self._begun >= _MUCH:
+            self._begin()
         return name
+
+    def _begin(self) -> None:
+        """Let the system write to the disk what was appended, while we look at the rest: Linux takes this for that."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._file.fileno(), self._begun, self.at - self._begun, os.POSIX_FADV_DONTNEED)
+        self._begun = self.at
 
     def write(self, memory: Any) -> None:
         """Append bytes."""
@@ -399,7 +411,7 @@ def _publish(file: FileIO, writer: Writer, place: bytes, token: bytes, sequence:
     for copy in (0, 1):
         writer.at = _SECTOR * (1 + 2 * (sequence % 2) + copy)
         writer.write(place)
-    sync(file.fileno())
+    sync(file.fileno(), only_data=True)
     blocks = {name: entry["blocks"] for name, entry in writer.arrays.items()}
     digest = _PLACE.unpack_from(place)[3].hex()
     return Checkpoint(token, sequence, digest, end, writer.live, blocks)
@@ -449,6 +461,16 @@ def block_size(n_bytes: int) -> int:
     while n_bytes > size * _MOST_BLOCKS:
         size *= 2
     return size
+
+
+def _holding(parts: NDArray[np.bool_], part_bytes: int, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell for blocks of these sizes, one after another, whether they have bytes of any of the `parts`."""
+    ends = sizes.cumsum()
+    if parts.size * part_bytes < sizes.sum():
+        raise ValueError(f"{parts.size} parts of {part_bytes} bytes are not all of the array")
+    counted = np.concatenate([[0], parts.cumsum()])
+    holding: NDArray[np.bool_] = counted[-(-ends // part_bytes)] > counted[(ends - sizes) // part_bytes]
+    return holding
 
 
 def _holds_numbers(dtype: np.dtype[Any]) -> bool:
@@ -506,13 +528,16 @@ def _take_mode(file: FileIO, path: Path) -> None:
             os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
 
 
-def sync(file: int) -> None:
-    """Wait until an open file is on the disk."""
+def sync(file: int, only_data: bool = False) -> None:
+    """Wait until an open file is on the disk; or only its bytes and where they are, without the time of the change."""
     if hasattr(_fcntl, "F_FULLFSYNC"):  # on macOS `fsync` leaves it in the disk's own memory
         with suppress(OSError):
             _fcntl.fcntl(file, _fcntl.F_FULLFSYNC)
             return
-    os.fsync(file)
+    if only_data and hasattr(os, "fdatasync"):
+        os.fdatasync(file)
+    else:
+        os.fsync(file)
 
 
 def sync_folder(folder: Path) -> None:

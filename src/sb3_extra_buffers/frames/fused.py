@@ -53,7 +53,7 @@ def store_new() -> Callable[..., int]:
         n_words = frames.shape[1]
         if progress[2] < 0:
             _look_up(candidates, weights, index_hashes, index_codes, counts, same_as, hints)
-            stored = np.empty((1, frame_bytes), np.uint8)
+            stored, row, nowhere = np.empty((1, frame_bytes), np.uint8), np.zeros(1, np.int64), np.full(1, -1)
             new = 0
             for j in range(k):
                 candidate = candidates[j].view(np.uint8)
@@ -64,6 +64,8 @@ def store_new() -> Callable[..., int]:
                         offsets[one],
                         lengths[one].astype(np.int64),
                         references[one].astype(np.int64),
+                        row,
+                        nowhere,
                         keys.view(np.uint8),
                         position_bytes,
                         stored,

@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec, get_codec
+from sb3_extra_buffers.codecs.base import Bytes
 from sb3_extra_buffers.frames.auto import candidates, choose_codec, find_stack, likely_stack
 from sb3_extra_buffers.frames.batches import Fresh, Recycler
 from sb3_extra_buffers.frames.cast import clipped_cast
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.layout import Layout, stack_axis
 from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.pairs import Pairs
 from sb3_extra_buffers.frames.spill import Spill, SpilledFrames
 from sb3_extra_buffers.frames.store import FrameStore, Ids, warm_up
 
@@ -56,6 +58,7 @@ class ObservationStore:
     """
 
     alone = False
+    reads_pairs = True  # two arrays at once; see `pairs`
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class ObservationStore:
         self.orphans: deque[Ids] = deque()
         self.fresh = Fresh()
         self.recycler = Recycler()
+        self.pairs = Pairs()
         self.staged: list[Write] | None = None
         self.prepared: list[tuple[Write, Ids]] = []
         self._settings = {
@@ -117,11 +121,14 @@ class ObservationStore:
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
             self.collect()
-            return {**vars(self), "tables": list(self.tables), "orphans": deque()}
+            state = {**vars(self), "tables": list(self.tables), "orphans": deque()}
+            del state["pairs"]
+            return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.tables = weakref.WeakSet(state["tables"])
+        self.pairs = Pairs()
 
     @property
     def read_dtype(self) -> np.dtype[Any]:
@@ -142,7 +149,17 @@ class ObservationStore:
     def take(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of ids `[n, stack]`, in a new array."""
         memory = self.recycler.memory(ids.size * self.layout.frame_bytes)
-        obs = self.layout.join(_decoded(self.frames, ids, memory))
+        return self._joined(_decoded(self.frames, ids, memory))
+
+    def take_both(self, first: Ids, second: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the observations of both, as `take` does for each."""
+        memory = self.recycler.memory(2 * first.size * self.layout.frame_bytes)
+        self.frames.take_both(first, second, memory.reshape(-1, self.layout.frame_bytes))
+        one, other = memory.reshape(2, *first.shape, self.layout.frame_bytes)
+        return self._joined(one), self._joined(other)
+
+    def _joined(self, frames: Bytes) -> NDArray[Any]:
+        obs = self.layout.join(frames)
         if self.output == "normalized":
             return obs.astype(np.float32) / np.float32(255)
         return obs.astype(self.read_dtype, copy=False)
@@ -201,6 +218,7 @@ class ObservationStore:
                 place = write.table.ids[write.index]  # a view: the index is of integers
                 if place.tobytes().strip(b"\0"):  # not written for the first time
                     replaced.append(place.flatten())
+                write.table.touch(write.index)
                 place[...] = ids if ids.shape == place.shape else ids.reshape(place.shape)
             if replaced:
                 self.frames.release(np.concatenate(replaced))
@@ -314,7 +332,7 @@ class ObservationStore:
             raise
         self.layout, self.codec, self.frames = layout, codec, frames
         for table, ids in zip(tables, new_ids, strict=True):
-            table.ids = ids
+            table.hold(ids)
 
 
 class Write(NamedTuple):
@@ -327,12 +345,18 @@ class Write(NamedTuple):
 
 
 class IdTable:
-    """Ids of a block of observations, `[*leading, stack]`; owns one count of each."""
+    """Ids of a block of observations, `[*leading, stack]`; owns one count of each.
+
+    It knows when each `part` of its rows was written to: who writes ids says so with `touch`.
+    """
+
+    part = 64
+    marks = 0
 
     def __init__(self, store: ObservationStore, ids: Ids) -> None:
         store.budget.check(ids.nbytes)
         self.store = store
-        self.ids = ids
+        self.hold(ids)
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
         self.is_rows = ids.shape[1:-1] == (store.streams,)
         self.number = store.n_tables = store.n_tables + 1  # they are written in the order they were made
@@ -343,6 +367,33 @@ class IdTable:
     def nbytes(self) -> int:
         """Bytes of the ids."""
         return self.ids.nbytes
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.hold(self.ids)
+
+    def hold(self, ids: Ids) -> None:
+        """Take ids, in the place of those it has."""
+        self.ids = ids
+        self._written = np.full(-(-len(ids) // self.part), self.marks, np.uint32)  # after which mark
+
+    def touch(self, index: int | tuple[int, ...] | None = None) -> None:
+        """Say that ids are about to be written: those at `index`, or any."""
+        if index is None:
+            self._written[:] = self.marks
+        else:
+            row = index[0] if isinstance(index, tuple) else index
+            self._written[row % len(self.ids) // self.part] = self.marks
+
+    def mark(self) -> int:
+        """Return a number for `written_since`: from now on."""
+        self.marks += 1
+        return self.marks
+
+    def written_since(self, mark: int) -> NDArray[np.bool_]:
+        """Tell for each part whether it may have been written to since."""
+        written: NDArray[np.bool_] = self._written >= mark
+        return written
 
     def __del__(self) -> None:
         # Not released here: the collector may run this in the middle of a `put`.

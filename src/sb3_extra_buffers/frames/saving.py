@@ -11,9 +11,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ Encode = Callable[[Any, Any, str], Any]
 Decode = Callable[[str, Any, Any], Any]
 """`(kind, content, decoder)` to a value, or NotImplemented."""
 
+Notes = dict[str, tuple["weakref.ref[Heap | IdTable]", int]]
+"""What knows which parts of an array were written to, by the name of the array, and its mark of the last save."""
+
 _OBJECTS = 4096  # of an array of objects, in one block of JSON
 _IDS = 1 << 20  # looked at at a time
 _CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Spans)}}
@@ -56,9 +60,9 @@ class Encoder:
     def __init__(self, writer: Writer, stores: list[ObservationStore], known: Checkpoint | None, extra: Encode) -> None:
         self.writer = writer
         self.stores = stores
-        self.heaps: dict[str, tuple[weakref.ref[Heap], int]] = {}  # by name, and their marks
+        self.notes: Notes = {}
         self.claims = checks.Claims()
-        self._marked = {} if known is None else known.notes
+        self._known: Notes = {} if known is None else known.notes
         self._extra = extra
 
     def value(self, value: Any, where: str) -> Any:
@@ -120,34 +124,50 @@ class Encoder:
             state = {key: value for key, value in frames.__getstate__().items() if key in ("cells", "device")}
             return {"dense": self.value(state, f"{where}/dense")}
         self.claims.recent(frames.recent_ids, frames.frame_bytes)
-        names = ("offsets", "lengths", "references", "recent_ids")
-        heap, name = frames.heap, f"{where}/heap"
+        heap, coder, name = frames.heap, frames.coder, f"{where}/heap"
+        mark, n = self._last_mark(name, heap), files.BLOCK // frames.offsets.itemsize
+        stored, rewritten = None, {}
+        if mark is not None:
+            stored = frames.stored_since(mark, n)
+            rewritten = coder.rewritten(frames.references[i * n : (i + 1) * n] for i in stored.nonzero()[0].tolist())
+        arrays = {
+            key: self._rows(f"{where}/{key}", getattr(frames, key), stored, n)
+            for key in ("offsets", "lengths", "references")
+        }
         return {
-            "codec": _codec_document(frames.coder.codec, self, where),
-            "coder": self._coder(frames.coder, f"{where}/coder"),
-            "arrays": {key: self.writer.array(f"{where}/{key}", getattr(frames, key)) for key in names},
-            "heap": self._heap(heap, name),
+            "codec": _codec_document(coder.codec, self, where),
+            "coder": self._coder(coder, f"{where}/coder", rewritten),
+            "arrays": {**arrays, "recent_ids": self.writer.array(f"{where}/recent_ids", frames.recent_ids)},
+            "heap": self._heap(heap, name, mark),
             "open": [heap.segment, heap.at],
         }
 
-    def _heap(self, heap: Heap, name: str) -> str:
+    def _heap(self, heap: Heap, name: str, mark: int | None) -> str:
         """Write the payloads; since the last save, only segments were written to that were opened, or open then."""
-        known, mark = self._marked.get(name, (None, 0))
-        data = heap.data[: heap.n_segments * heap.segment_bytes]
-        segments = max(1, files.block_size(data.size) // heap.segment_bytes)  # in a block
-        changed = None
-        if known is not None and known() is heap:
-            written = heap.written_since(mark)
-            changed = np.logical_or.reduceat(written, np.arange(0, written.size, segments)) if written.size else written
+        data, size = heap.data[: heap.n_segments * heap.segment_bytes], heap.segment_bytes
+        block_bytes = max(1, files.block_size(data.size) // size) * size
         look = heap.look if isinstance(heap, SpilledHeap) else None
-        self.heaps[name] = weakref.ref(heap), heap.mark()
-        return self.writer.array(name, data, block_bytes=segments * heap.segment_bytes, changed=changed, look=look)
+        changed = None if mark is None else (heap.written_since(mark), size)
+        return self.writer.array(name, data, block_bytes=block_bytes, changed=changed, look=look)
 
-    def _coder(self, coder: Coder, where: str) -> dict[str, Any]:
+    def _last_mark(self, name: str, knows: Heap | IdTable) -> int | None:
+        """Return the mark of the last save to this file, if `knows` was there, and make one for the next."""
+        known, mark = self._known.get(name, (None, 0))
+        self.notes[name] = weakref.ref(knows), knows.mark()
+        return mark if known is not None and known() is knows else None
+
+    def _rows(self, name: str, array: NDArray[Any], changed: NDArray[np.bool_] | None, n: int = 1) -> str:
+        """Write an array of which `changed` says for each `n` rows whether they may have changed since."""
+        row_bytes = prod(array.shape[1:]) * array.itemsize
+        return self.writer.array(name, array, changed=None if changed is None else (changed, n * row_bytes))
+
+    def _coder(self, coder: Coder, where: str, rewritten: Mapping[str, NDArray[np.bool_]]) -> dict[str, Any]:
         state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
         return {
-            key: {"coder": self._coder(value, f"{where}/{key}")}
+            key: {"coder": self._coder(value, f"{where}/{key}", {})}
             if isinstance(value, Coder)
+            else {"array": self._rows(f"{where}/{key}", value, rewritten[key])}
+            if key in rewritten
             else self.value(value, f"{where}/{key}")
             for key, value in state.items()
             if key not in checks.STRUCTURE
@@ -157,7 +177,11 @@ class Encoder:
         number = next((i for i, store in enumerate(self.stores) if store is array.store), None)
         if number is None:
             raise TypeError(f"{where} is a compressed array of another buffer: it cannot be saved with this one")
-        return [number, array._table.number, self.writer.array(where, array._ids)]
+        table, changed = array._table, None
+        if array._view is None:
+            mark = self._last_mark(where, table)
+            changed = None if mark is None else table.written_since(mark)
+        return [number, table.number, self._rows(where, array._ids, changed, table.part)]
 
     def _array(self, array: NDArray[Any], where: str) -> dict[str, Any]:
         if array.dtype != object:
@@ -181,7 +205,7 @@ class Decoder:
     def __init__(self, reader: Reader, extra: Decode) -> None:
         self.reader = reader
         self.stores: list[ObservationStore] = []
-        self.heaps: dict[str, Heap] = {}
+        self.knowing: dict[str, Heap | IdTable] = {}
         self.claims = checks.Claims()
         self._tables: list[tuple[int, IdTable]] = []
         self._extra = extra
@@ -271,7 +295,7 @@ class Decoder:
             heap.seal()
         self._restore_coder(frames.coder, saved["coder"])
         vars(frames).update(arrays)
-        self.heaps[name] = heap
+        self.knowing[name] = heap
 
     def _restore_coder(self, coder: Coder, saved: dict[str, Any]) -> None:
         state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
@@ -304,6 +328,7 @@ class Decoder:
         checks.ids(ids, store.layout.stack)
         table = IdTable(store, ids)
         self._tables.append((checks.integer(made), table))
+        self.knowing[name] = table
         return FrameArray(table)
 
     def _objects(self, shape: list[int], parts: list[str]) -> NDArray[Any]:
@@ -356,14 +381,14 @@ def save(
     known = _known.setdefault(lock, _Known())
     with known.saving:
         before = known.checkpoints.get(where)
-        notes: dict[str, Any] = {}
+        notes: Notes = {}
 
         def document(writer: Writer) -> Any:
             with lock:
                 encoder = Encoder(writer, stores, before, extra)
                 found = {"stores": [encoder.store(store, f"stores/{i}") for i, store in enumerate(stores)]}
                 found["content"] = describe(encoder)
-                notes.update(encoder.heaps)
+                notes.update(encoder.notes)
                 return found
 
         published = files.write(where, document, before, total + sum(store.nbytes for store in stores))
@@ -385,7 +410,7 @@ def loading(path: str | os.PathLike[str], extra: Decode) -> Iterator[tuple[Any, 
 
         def finish(lock: Lock) -> None:
             decoder.finish()
-            before.notes = {name: (weakref.ref(heap), heap.mark()) for name, heap in decoder.heaps.items()}
+            before.notes = {name: (weakref.ref(knows), knows.mark()) for name, knows in decoder.knowing.items()}
             _known.setdefault(lock, _Known()).checkpoints[where] = before
 
         try:

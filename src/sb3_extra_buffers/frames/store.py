@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.codecs import jit, optional
 from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
-from sb3_extra_buffers.frames import matching
+from sb3_extra_buffers.frames import matching, pairs
 from sb3_extra_buffers.frames.heap import Budget, Heap
 from sb3_extra_buffers.frames.lock import Lock
 
@@ -38,6 +38,8 @@ class FrameStore:
         budget: limit of bytes, shared with other stores.
         lock: shared with whoever must read ids and frames in one step.
     """
+
+    n_puts = 0  # how often something was stored: an id may now be that of another frame
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class FrameStore:
         self._confirm = matching.confirm()
         self._finish = matching.finish()
         self._count = matching.count()
+        self._groups = pairs.grouping()
         self._identify = self._steps
         if isinstance(self.coder, DeltaCoder) and optional.has_numba():
             from sb3_extra_buffers.frames import fused
@@ -120,6 +123,7 @@ class FrameStore:
             Ids `[blocks, n, stack]`.
         """
         with self.lock:
+            self.n_puts += 1
             streams = np.ascontiguousarray(streams, np.int64)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
             candidates = np.empty((codes.size, self.n_words), np.uint64)
@@ -150,6 +154,25 @@ class FrameStore:
                 out,
             )
 
+    def take_both(self, first: Ids, second: Ids, out: Bytes) -> None:
+        """Decode the frames of two arrays of ids `[n, stack]` into `out` `[2 * n * stack, frame_bytes]`.
+
+        Frames that an observation of one has in common with that of the other are decoded once.
+        """
+        with self.lock:
+            ids, rows, sources = np.empty((3, 2 * first.size), np.int64)
+            self._groups(first, second, ids, rows, sources)
+            self.coder.decode_groups(
+                self.heap.data,
+                self.offsets[ids],
+                self.lengths[ids].astype(np.int64),
+                self.references[ids].astype(np.int64),
+                out,
+                rows,
+                sources,
+                2 * first.shape[1],
+            )
+
     def retain(self, ids: NDArray[Any]) -> None:
         """Count each of `ids` once more."""
         with self.lock:
@@ -161,6 +184,21 @@ class FrameStore:
         with self.lock:
             ids = ids.reshape(-1)
             self._recount(ids[:0], ids)
+
+    def stored_since(self, mark: int, n: int) -> NDArray[np.bool_]:
+        """Tell for each `n` ids, one after another, whether a frame may have been stored under one since.
+
+        A frame that was has its payload in a segment that was written to since the heap's `mark`.
+        """
+        starts, size = np.arange(0, len(self.offsets), n), self.heap.segment_bytes
+        written = self.heap.written_since(mark)
+        counted = np.concatenate([[0], written.cumsum()])
+        first, last = (f.reduceat(self.offsets, starts) // size for f in (np.minimum, np.maximum))
+        # Ids that are free may have come from a file with any offset.
+        stored: NDArray[np.bool_] = counted.take(last + 1, mode="clip") > counted.take(first, mode="clip")
+        for i in stored.nonzero()[0].tolist():
+            stored[i] = written.take(self.offsets[i * n : (i + 1) * n] // size, mode="clip").any()
+        return stored
 
     @property
     def n_frames(self) -> int:
@@ -356,4 +394,5 @@ def warm_up(codec: Codec) -> None:
         for turn in range(3):
             ids = store.put_blocks([obs, np.roll(obs, turn, axis=1)], np.arange(2))
             store.take(ids.reshape(-1), np.empty((ids.size, 8), np.uint8))
+            store.take_both(ids[0], ids[1], np.empty((ids.size, 8), np.uint8))
             store.release(ids)

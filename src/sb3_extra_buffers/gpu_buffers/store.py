@@ -327,6 +327,7 @@ class DenseObservations(DeviceObservations):
     """Observations as they are, in a dense tensor on the device."""
 
     on_device = True
+    reads_pairs = False
     _places_ids = False
 
     def move(self, device: torch.device) -> None:
