@@ -46,6 +46,7 @@ from sb3_extra_buffers.compressed import (
 )
 from sb3_extra_buffers.frames import files
 from sb3_extra_buffers.frames.observations import IdTable
+from sb3_extra_buffers.frames.store import FrameStore
 
 STORED = Path(__file__).parent / "stored"
 
@@ -326,6 +327,28 @@ def test_a_later_save_knows_what_has_changed(method: str, loaded_first: bool, tm
     assert appended > 5
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_a_later_save_knows_which_keys_have_changed(tmp_path: Path) -> None:
+    """Scenes change faster than saves come: frames refer to new keys that the next frame may no longer choose."""
+    rng, shape = np.random.default_rng(0), (1, 20, 20)
+    given = {"compression_method": "delta", "compression_kwargs": {"keys": 1}, "frame_stack": 1}
+    buffer = CompressedReplayBuffer(150, box(shape, np.uint8), spaces.Discrete(4), "cpu", **given)
+    scene, made = np.zeros((1, *shape), np.uint8), set()
+    for i in range(1200):
+        if i % 30 == 0:
+            scene = rng.integers(0, 4, (1, *shape), np.uint8)
+        obs = scene.copy()
+        obs[0, 0, i % 20, :3] = rng.integers(0, 256, 3)
+        buffer.add(obs, scene, np.array([i % 4]), np.array([i]), np.zeros(1), [{}])
+        if i % 97 == 0:
+            buffer.save(tmp_path / "buffer")
+            copied = CompressedReplayBuffer.load(tmp_path / "buffer")
+            assert_same(np.asarray(copied.observations), np.asarray(buffer.observations))
+            assert_same(np.asarray(copied.next_observations), np.asarray(buffer.next_observations))
+            made.add(len(buffer._stores[None].frames.coder.keys))
+    assert max(made) > 5
+
+
 def game(i: int) -> Any:
     frame = np.zeros((1, 1, 40, 40), np.uint8)
     frame[0, 0, i % 37, : i % 39] = i % 251
@@ -602,6 +625,33 @@ def test_threads_that_save_to_one_path(tmp_path: Path) -> None:
         thread.join()
     assert not errors
     assert check_games(CompressedReplayBuffer.load(tmp_path / "buffer")) == 70
+
+
+@pytest.mark.parametrize("during", ["add", "save"])
+def test_a_signal_comes_in_the_middle(during: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler saves: that is refused where the buffer is half changed or half saved, and does not wait for ever."""
+    buffer, path, refused = games(60), tmp_path / "buffer", []
+    for i in range(20):
+        add_game(buffer, i)
+    buffer.save(path)
+
+    def handler(usual: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            with pytest.raises(RuntimeError, match="handler of a signal") as error:
+                buffer.save(path)
+            refused.append(error)
+            return usual(*args, **kwargs)
+
+        return step
+
+    owner, name = (FrameStore, "put_blocks") if during == "add" else (files, "write")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, handler(getattr(owner, name)))
+        add_game(buffer, 20)
+        buffer.save(path)
+    assert refused
+    assert check_games(CompressedReplayBuffer.load(path)) == 21
+    buffer.save(path)  # as ever
 
 
 def _add_and_save(buffer: Any, path: Path, first: int) -> None:

@@ -142,6 +142,38 @@ def test_a_full_heap_is_as_it_was():
         assert read(heap, int(heap.append(data, lengths)[0]), 1000) == parts[0]
 
 
+@pytest.mark.parametrize("method", ["_open_segment", "_ensure"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_heap_is_as_it_was_after_an_interrupt(monkeypatch, method, before):
+    """Ctrl-C comes while several segments are filled: none of it stays, and the heap goes on as another one does."""
+    heap, other = Heap(5000, Budget()), Heap(5000, Budget())
+    begun, rest = payloads([4000] * 2, 0), payloads([4000] * 20, 1)
+    for one in (heap, other):
+        one.append(*begun[:2])
+    state, alive, calls = heap.state, heap.alive[: heap.n_segments].tolist(), []
+    usual = getattr(Heap, method)
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if before and len(calls) == 2:
+            raise KeyboardInterrupt
+        usual(self, *args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Heap, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            heap.append(*rest[:2])
+    assert heap.state == state
+    assert heap.alive[: heap.n_segments].tolist() == alive
+    mark = heap.mark()
+    offsets = heap.append(*rest[:2])
+    assert offsets.tolist() == other.append(*rest[:2]).tolist()
+    assert heap.written_since(mark)[offsets // heap.segment_bytes].all()
+    assert [read(heap, offset, 4000) for offset in offsets.tolist()] == rest[2]
+
+
 class Owner:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

@@ -578,6 +578,31 @@ def test_a_full_store_says_so_and_is_as_it_was(method, max_bytes, streams):
     assert store.nbytes <= max_bytes + 1000
 
 
+@with_and_without_numba
+@pytest.mark.parametrize("method", ["none", "delta", "zstd3"])
+@pytest.mark.parametrize("before", [True, False])
+def test_frames_stay_after_an_interrupt(method, before, numba):
+    """Ctrl-C comes when a frame is stored, and the one before it no longer compared with: that is still counted."""
+    with numba_or_not(numba):
+        store = FrameStore(300, get_codec(method))
+    frames, first = noise(40, 300), np.zeros(1, np.int64)
+    held = [(store.put(frame[None], first), frame) for frame in frames[:5]]
+    usual = FrameStore._let_go
+
+    def interrupted(self, *args):
+        if not before:
+            usual(self, *args)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrameStore, "_let_go", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(frames[5][None], first)
+    held += [(store.put(frame[None], first), frame) for frame in frames[6:]]
+    for ids, frame in held:
+        assert np.array_equal(taken(store, ids)[0], frame)
+
+
 def test_of_two_blocks_that_do_not_fit_neither_is_stored():
     store = FrameStore(300, get_codec("none"), budget=Budget(40_000))
     held = filled(store, 300)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 _SMALLEST = 1 << 20  # bytes: the allocator keeps smaller blocks by itself
 _LARGEST = 1 << 25
-_TAUGHT = 1 << 24  # bytes, more than a batch of 256 stacks; glibc learns from blocks up to 32 MB
+_TAUGHT = (1 << 25) - (1 << 18)  # bytes: glibc learns from blocks below 32 MB
 
 
 class Recycler:

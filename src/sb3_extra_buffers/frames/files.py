@@ -131,7 +131,7 @@ class Writer:
         items = max(1, (block_bytes or block_size(array.nbytes)) // array.itemsize)
         flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
         n = -(-array.size // items)
-        sizes = np.full(n, items * array.itemsize)
+        sizes = np.full(n, items * array.itemsize, np.int64)
         sizes[-1:] = array.nbytes - sizes[:-1].sum()
         blocks: list[Block] = self._before.get(name, [])[:n]
         looked = np.ones(n, np.bool_)  # else it is where it was, and has not changed

@@ -98,6 +98,7 @@ def store_new() -> Callable[..., int]:
         )  # fmt: skip
         progress[3] = _count(before[:0], before, counts, free, left, offsets, segment_bytes, alive, empty)
         progress[4] = progress[3] - left
+        before[:] = 0  # once, whatever happens from here on
         return DONE
 
     ints, words, ids, data = "int64[::1]", "uint32[:,::1]", "uint32[::1]", "uint8[::1]"

@@ -119,7 +119,7 @@ class Heap:
                 self.at = int(copied[2])
                 self.make_room(int(lengths[copied[0]]))
                 copied[2] = self.at
-        except StoreFullError:
+        except BaseException:  # also of Ctrl-C: segment and position must belong together
             self.undo(before, offsets[: copied[0]])
             raise
         self.at = int(copied[2])

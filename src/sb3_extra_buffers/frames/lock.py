@@ -19,6 +19,11 @@ class Lock(_thread.RLock):  # type: ignore[misc] # only the stubs call it final
         return Lock, ()
 
 
+def is_held_here(lock: Any) -> bool:
+    """Tell whether this thread holds a reentrant lock."""
+    return bool(lock._is_owned())  # what `threading.Condition` asks too
+
+
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 _held: list[Lock] = []
 

@@ -30,7 +30,7 @@ from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.files import Checkpoint, Reader, Writer
 from sb3_extra_buffers.frames.heap import Budget, Heap
 from sb3_extra_buffers.frames.layout import Layout
-from sb3_extra_buffers.frames.lock import Lock
+from sb3_extra_buffers.frames.lock import Lock, is_held_here
 from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
 from sb3_extra_buffers.frames.spill import SpilledHeap
 from sb3_extra_buffers.frames.store import FrameStore
@@ -342,7 +342,7 @@ class _Known:
     """What this process has saved of one buffer: a checkpoint for each path, and who is saving."""
 
     def __init__(self) -> None:
-        self.saving = threading.Lock()
+        self.saving = threading.RLock()
         self.checkpoints: dict[Path, Checkpoint] = {}
 
 
@@ -376,9 +376,17 @@ def save(
         describe: returns a document.
         extra: for kinds of values that are not known here.
         total: about how many bytes.
+
+    Raises:
+        RuntimeError: this thread is adding or saving already: a signal's handler may save only what is whole.
     """
     where = Path(path).resolve()  # of a symbolic link, what it points to is written
     known = _known.setdefault(lock, _Known())
+    if is_held_here(lock) or is_held_here(known.saving):
+        raise RuntimeError(
+            "save() in the middle of another call on the same thread, as from the handler of a signal: note there that "
+            "it came, and save when the step is done; what was saved before is intact"
+        )
     with known.saving:
         before = known.checkpoints.get(where)
         notes: Notes = {}

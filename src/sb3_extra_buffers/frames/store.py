@@ -282,7 +282,9 @@ class FrameStore:
             self._index_ids,
             ids.reshape(-1),
         )
-        self.release(before)
+        gone = before.copy()
+        before[:] = 0  # once, whatever happens from here on
+        self.release(gone)
         return ids
 
     def _in_one_call(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
