@@ -184,11 +184,12 @@ def training(data: Data) -> dict[str, str]:
         for each in data["rows"]
     )
     header = ["Pong", "steps", "buffer", "wall clock", "ratio", "ratio by turn", "weights"]
-    repeats = len(data["rows"][0]["seconds"])
+    repeats = {each["algorithm"].upper(): len(each["seconds"]) for each in data["rows"]}
     note = (
         f"`{data['about']['command']}` wrote these figures to `benchmarks/results/training.json` ({machine(data)}). "
         "Each training is a process of its own, one is busy at a time, and they take turns with the"
-        f" same work in each; medians of {repeats} repeats. `SB3, again` shows the noise."
+        f" same work in each; medians ({', '.join(f'{name} {n}' for name, n in repeats.items())} repeats). `SB3, again`"
+        " shows the noise."
     )
     return {"table": table(header, rows) + note + "\n\n"}
 

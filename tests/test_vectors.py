@@ -16,6 +16,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_extra_buffers.compressed import CompressedObservations, CompressedReplayBuffer, compressed_class, small
+from sb3_extra_buffers.frames.lock import is_held_here
 
 SPACE = spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ACTIONS = spaces.Box(-1, 1, (6,), np.float32)
@@ -181,6 +182,7 @@ def test_interrupted_anywhere(n: int) -> None:
         after.add(*step)
         interrupted = interrupts(lambda ours=ours: ours.add(*step), where)
         assert_same_state(ours, after if ours.pos == after.pos else before)
+        assert not is_held_here(ours._lock)
         where += 1
     assert where > 100
 

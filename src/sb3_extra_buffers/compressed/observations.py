@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,10 +28,9 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
-from sb3_extra_buffers.compressed import hindsight, saving
+from sb3_extra_buffers.compressed import hindsight, saving, small
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
-from sb3_extra_buffers.compressed.small import Rows, step_aside
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
 from sb3_extra_buffers.frames.batches import teach_allocator
@@ -44,7 +43,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", "_rows")  # attributes that the first `add` sets
+_MADE_AGAIN = ("_usual", "_n_lent", *small.ATTRIBUTES)  # attributes that the first `add` sets
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
@@ -76,7 +75,7 @@ class CompressedObservations(Described):
 
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
-    _rows: Rows | None = None  # of SB3's own arrays, where nothing is compressed
+    _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
     observation_space: Any
     obs_shape: Any
     action_dim: int
@@ -86,7 +85,7 @@ class CompressedObservations(Described):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        step_aside(cls)
+        small.step_aside(cls)
 
     def __init__(
         self,

@@ -10,34 +10,43 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from sb3_extra_buffers.frames.lock import is_held_here
 
 _AHEAD = 256  # rows copied at once
 _FIELDS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+ATTRIBUTES = tuple(f"_vector_{name}" for name in ("acquire", "release", "next", "end", "full", "start", "copies"))
+"""What it keeps in a buffer, from the first `add` on: of another object they would take longer to get."""
 
 
-class Rows:
-    """Copies of the next rows of SB3's arrays. Its user calls `keep` at row `end` and where `next` or `full` differ."""
+def _begin(buffer: Any) -> Callable[[], Any]:
+    buffer._vector_next = buffer._vector_end = -1
+    buffer._vector_full, buffer._vector_copies = False, []
+    buffer._vector_release = buffer._lock.release
+    buffer._vector_acquire = acquire = buffer._lock.acquire
+    return acquire  # type: ignore[no-any-return]
 
-    def __init__(self) -> None:
-        self.next = self.end = -1
-        self.full = False
-        self._start = 0
-        self._copies: list[NDArray[Any]] = []
 
-    def keep(self, buffer: Any) -> None:
-        """Copy the rows from `buffer.pos` on, if there is something in them."""
-        self.next = -1  # nothing is known, should this be interrupted
-        self._start, self.full = buffer.pos, buffer.full
-        self.end = min(self._start + _AHEAD, buffer.buffer_size) if self.full else buffer.buffer_size
-        rows = slice(self._start, self.end)
-        self._copies = [array[rows].copy() for array in _arrays(buffer)] if self.full else []
+def _keep(buffer: Any) -> None:
+    """Copy the rows from `pos` up to `_vector_end`, if there is something in them."""
+    buffer._vector_next = -1  # nothing is known, should this be interrupted
+    buffer._vector_start, buffer._vector_full = start, full = buffer.pos, buffer.full
+    buffer._vector_end = end = min(start + _AHEAD, buffer.buffer_size) if full else buffer.buffer_size
+    if full:
+        arrays = _arrays(buffer)
+        if not buffer._vector_copies:
+            buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
+        for copy, array in zip(buffer._vector_copies, arrays, strict=True):
+            copy[: end - start] = array[start:end]
 
-    def put_back(self, buffer: Any, row: int) -> None:
-        """Undo what an `add` to this row has written."""
-        buffer.pos, buffer.full = row, self.full
-        for i, array in enumerate(_arrays(buffer)):
-            array[row] = self._copies[i][row - self._start] if self.full else 0
+
+def _put_back(buffer: Any, row: int) -> None:
+    """Undo what an `add` to this row has written."""
+    buffer.pos, buffer.full = row, buffer._vector_full
+    for i, array in enumerate(_arrays(buffer)):
+        array[row] = buffer._vector_copies[i][row - buffer._vector_start] if buffer._vector_full else 0
 
 
 def _arrays(buffer: Any) -> list[NDArray[Any]]:
@@ -53,25 +62,34 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
     """
 
     def quick(self: Any, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        rows = self._rows
-        if rows is None:
+        acquire = self._vector_acquire
+        if acquire is None:
             after = _adds_after(self.__class__, quick)
             if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
                 after[0](self, obs, next_obs, action, reward, done, infos)
                 return
-            rows = self._rows = Rows()
-        with self._lock:
-            row, full = self.pos, self.full
-            if row != rows.next or row == rows.end or full is not rows.full:
-                rows.keep(self)
-            rows.next = row + 1
+            acquire = _begin(self)
+        begun = -1
+        try:
+            acquire()  # `with` takes twice as long
+            row = self.pos
+            if row != self._vector_next or row == self._vector_end or self.full is not self._vector_full:
+                _keep(self)
+            self._vector_next = row + 1
+            begun = row
+            add(self, obs, next_obs, action, reward, done, infos)
+            self._vector_release()
+            return
+        except BaseException as error:
+            if not is_held_here(self._lock):  # Ctrl-C came before, or after all was done
+                raise
             try:
-                add(self, obs, next_obs, action, reward, done, infos)
-                return
-            except BaseException as error:
-                rows.put_back(self, row)
-                if not isinstance(error, Exception):
-                    raise
+                if begun >= 0:
+                    _put_back(self, begun)
+            finally:
+                self._vector_release()
+            if not isinstance(error, Exception):
+                raise
         usual_add(self, obs, next_obs, action, reward, done, infos)  # its errors say what is wrong
 
     quick.__name__ = quick.__qualname__ = "add"
