@@ -178,12 +178,13 @@ def training(data: Data) -> dict[str, str]:
             named(each["subject"]),
             with_unit(median(each["seconds"]), 1, "s"),
             with_unit(each["median_ratio"], 3, "x"),
+            f"{min(each['ratios']):.2f} to {max(each['ratios']):.2f}",
             with_unit(each["median_ratio_of_turns"], 3, "x"),
             "the same" if each["same_weights"] else "other",
         ]
         for each in data["rows"]
     )
-    header = ["Pong", "steps", "buffer", "wall clock", "ratio", "ratio by turn", "weights"]
+    header = ["Pong", "steps", "buffer", "wall clock", "ratio", "of the repeats", "ratio by turn", "weights"]
     repeats = {each["algorithm"].upper(): len(each["seconds"]) for each in data["rows"]}
     note = (
         f"`{data['about']['command']}` wrote these figures to `benchmarks/results/training.json` ({machine(data)}). "

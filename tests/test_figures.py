@@ -114,7 +114,7 @@ def test_training_table(figures: ModuleType) -> None:
     about = {"command": "python benchmarks/training.py", "cpu": "A CPU", "cores": 2, "python": "3.11.7"}
     text = figures.training({"about": about, "rows": [row]})["table"]
     cells = text.replace("\N{NO-BREAK SPACE}", " ")
-    assert "| DQN | 10,000 | ours, `auto` | 30.5 s | 1.010 x | 0.998 x | the same |" in cells
+    assert "| DQN | 10,000 | ours, `auto` | 30.5 s | 1.010 x | 1.00 to 1.02 | 0.998 x | the same |" in cells
     assert "`python benchmarks/training.py`" in text
 
 

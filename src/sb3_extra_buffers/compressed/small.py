@@ -71,7 +71,7 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
             acquire = _begin(self)
         begun = -1
         try:
-            acquire()  # `with` takes twice as long
+            acquire()  # `with` takes longer
             row = self.pos
             if row != self._vector_next or row == self._vector_end or self.full is not self._vector_full:
                 _keep(self)
