@@ -116,12 +116,12 @@ def measure(found: dict[str, Player], name: str, rows: int, rounds: int, title: 
     for _ in turn("begin"):
         pass
     for i in range(FILL_SLICES):
-        for subject, seconds in turn("add", rows * (i + 1) // FILL_SLICES - rows * i // FILL_SLICES, True):
+        for subject, seconds in turn("fill", rows * (i + 1) // FILL_SLICES - rows * i // FILL_SLICES):
             keep(subject, add_first=seconds)
     for subject, sizes in turn("memory"):
         keep(subject, **sizes)
     for _ in range(rounds):
-        for subject, seconds in turn("add", max(rows // 60, 1), False):
+        for subject, seconds in turn("add"):
             keep(subject, add_full=seconds)
         for subject, seconds in turn("sample", 32):
             keep(subject, sample_32=seconds)

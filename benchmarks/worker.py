@@ -18,8 +18,9 @@ from resident import resident_bytes, touch_memory
 from turns import receive
 
 CHECK_ROWS = 60
-SLICE = 0.03  # seconds of sampling in a turn
+SLICE = 0.03  # seconds of sampling, or of adding to the full ring, in a turn
 MOST_CALLS = 200
+MOST_STEPS = 1000
 ROLLOUT_ROWS = 256
 ROLLOUT_BATCH = 256
 ROLLOUT_EPOCHS = 4
@@ -53,20 +54,26 @@ class Worker:
         self.buffer = self.subject.replay(self.recording, self.rows, self.method)
         self.stream = self.recording.endless()
 
-    def add(self, steps: int, touch: bool) -> float:
-        """Add steps; return seconds per step.
-
-        Args:
-            steps: how many.
-            touch: take memory for them and give it back before.
-        """
-        if touch:
-            touch_memory(int(1.25 * steps * self.recording.n_envs * 2 * self.recording.obs_bytes))
+    def fill(self, steps: int) -> float:
+        """Add steps, to memory that was touched; return seconds per step."""
+        touch_memory(int(1.25 * steps * self.recording.n_envs * 2 * self.recording.obs_bytes))
         add, stream, seconds = self.buffer.add, self.stream, 0.0
         for step in itertools.islice(stream, steps):
             start = perf_counter()
             add(*step)
             seconds += perf_counter() - start
+        return seconds / steps
+
+    def add(self) -> float:
+        """Return seconds per step added to the full ring, of as many as fit into a slice, after one not counted."""
+        add, steps, seconds = self.buffer.add, 0, 0.0
+        add(*next(self.stream))
+        while seconds < SLICE and steps < MOST_STEPS:
+            step = next(self.stream)
+            start = perf_counter()
+            add(*step)
+            seconds += perf_counter() - start
+            steps += 1
         return seconds / steps
 
     def memory(self) -> dict[str, int]:
@@ -155,7 +162,7 @@ def finish_rollout(buffer: Any) -> None:
 def main() -> None:
     handle, name = sys.argv[1:]
     worker = Worker(name)
-    questions = ("open", "begin", "add", "memory", "sample", "begin_rollouts", "rollout")
+    questions = ("open", "begin", "fill", "memory", "add", "sample", "begin_rollouts", "rollout")
     receive(Connection(int(handle)), worker.load, {question: getattr(worker, question) for question in questions})
 
 
