@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from interrupting import interrupts
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_extra_buffers.compressed import CompressedObservations, CompressedReplayBuffer, compressed_class, small
@@ -180,37 +179,11 @@ def test_interrupted_anywhere(n: int) -> None:
             for buffer in (ours, before, after):
                 buffer.add(*some)
         after.add(*step)
-        interrupted = interrupts(lambda ours=ours: ours.add(*step), where)
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, (small.__name__, ReplayBuffer.__module__))
         assert_same_state(ours, after if ours.pos == after.pos else before)
         assert not is_held_here(ours._lock)
         where += 1
     assert where > 100
-
-
-def interrupts(call: Callable[[], None], where: int) -> bool:
-    """Call, and press Ctrl-C before its instruction `where`, if there are so many."""
-    left = where
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal left
-        if frame.f_globals["__name__"] not in (small.__name__, ReplayBuffer.__module__):
-            return None
-        frame.f_trace_opcodes = True
-        left -= event == "opcode"
-        if left < 0:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def test_subclasses_that_add_are_asked() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupting import interrupts
 
 from sb3_extra_buffers.codecs import optional
 from sb3_extra_buffers.frames import CompressedArray, ObservationStore, StoreFullError
@@ -1198,3 +1199,24 @@ def test_reading_while_another_thread_writes():
     with ThreadPoolExecutor(3) as pool:
         for job in [pool.submit(write), pool.submit(read, 0), pool.submit(read, 1)]:
             job.result(60)
+
+
+@pytest.mark.parametrize("method", ["delta", "none"])
+def test_nothing_else_changes_if_a_write_is_interrupted(method):
+    """The ring is full: what is overwritten goes, and it goes once."""
+    rng, shape = np.random.default_rng(0), (2, 4, 4, 4)
+    written = rng.integers(0, 256, (12, *shape), np.uint8)
+    where, interrupted = 0, True
+    while interrupted:
+        array = CompressedArray((5, 2), np.uint8, shape[1:], frame_stack=4, compression_method=method)
+        for i in range(7):
+            array[i % 5] = written[i]
+        interrupted = interrupts(lambda array=array: array.__setitem__(2, written[7]), where, ("sb3_extra_buffers",))
+        expected = written[[5, 6, 2, 3, 4]]
+        expected[2] = written[7] if np.array_equal(array[2], written[7]) else written[2]
+        for i in range(8, 12):
+            assert np.array_equal(array, expected)
+            array[i % 5] = expected[i % 5] = written[i]
+        assert np.array_equal(array, expected)
+        where += 7
+    assert where > 700

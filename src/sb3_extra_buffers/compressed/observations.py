@@ -43,7 +43,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", *small.ATTRIBUTES)  # attributes that the first `add` sets
+_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", *small.ATTRIBUTES)  # attributes that the first `add` sets
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
@@ -75,6 +75,7 @@ class CompressedObservations(Described):
 
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
+    _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
     _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
     observation_space: Any
     obs_shape: Any
@@ -189,16 +190,23 @@ class CompressedObservations(Described):
             if known and self._usual is not None and self._usual.n_infos is not None:
                 super().add(*args)  # type: ignore[misc] # of a replay buffer: nothing fails half-way
                 return
-            undo = self._begin()
+            undo, stores, is_stored = self._undo(), self._stores.values(), False
             try:
+                for store in stores:
+                    store.begin()
                 super().add(*checked, **kwargs)  # type: ignore[misc]
-                for store in self._stores.values():
+                for store in stores:
                     store.prepare()
-            except BaseException:
-                self._roll_back(*undo)
+                is_stored = True
+                for store in stores:
+                    store.publish()
+            except BaseException:  # also of Ctrl-C
+                if is_stored:
+                    for store in stores:
+                        store.publish()
+                else:
+                    self._roll_back(*undo)
                 raise
-            for store in self._stores.values():
-                store.publish()
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample as SB3 does.
@@ -404,17 +412,17 @@ class CompressedObservations(Described):
         checked = checked_values(obs, full, space.dtype)  # type: ignore[arg-type] # these spaces have one
         return Lent(checked) if self._lends and key in self._stores and not discrete else checked
 
-    def _begin(self) -> tuple[Any, ...]:
-        """Return what an `add` may change: the position, and its row of SB3's arrays. Stores are told to remember."""
-        for store in self._stores.values():
-            store.begin()
-        row = self.pos
-        rows = [
-            (array, array[row].copy())
-            for held in vars(self).values()
-            for array in (held.values() if type(held) is dict else (held,))
-            if type(array) is np.ndarray and array.ndim > 1 and row < len(array)
-        ]
+    def _undo(self) -> tuple[Any, ...]:
+        """Return what an `add` may change: the position, and its row of SB3's arrays."""
+        row, attributes, rows = self.pos, vars(self), []
+        names = self._row_names or [name for name, held in attributes.items() if type(held) in (dict, np.ndarray)]
+        for name in names:
+            held = attributes[name]
+            for array in held.values() if type(held) is dict else (held,):
+                if type(array) is np.ndarray and array.ndim > 1 and row < len(array):
+                    rows.append((array, array[row].copy()))
+        if self._lends:
+            self._row_names = names  # SB3's classes: they have the same arrays at every `add`, or new ones in their place
         return row, self.full, rows, hindsight.episodes(self)
 
     def _roll_back(

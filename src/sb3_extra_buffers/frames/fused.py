@@ -31,8 +31,8 @@ _decode = numba.njit(nogil=True)(delta.decode_kernel)
 def store_new() -> Callable[..., int]:
     """Return the compiled call. Its arguments are the state of a store and of its coder.
 
-    `progress` holds how many frames are encoded, into how many bytes; how many are new; how many ids are free, and how
-    many of these are of frames that have gone; `copied` is that of the heap; rows of `scratch` go from step to step.
+    `progress` holds how many frames are encoded, into how many bytes; how many are new; how many ids are free.
+    `copied` is that of the heap; rows of `scratch` go from step to step.
     The call returns DONE, or what there is no room for: it is then called again, and goes on where it was.
     """
     digest = _sources()
@@ -97,7 +97,8 @@ def store_new() -> Callable[..., int]:
             n_free, codes, recent_codes, index_codes, result,
         )  # fmt: skip
         progress[3] = _count(before[:0], before, counts, free, left, offsets, segment_bytes, alive, empty)
-        progress[4] = progress[3] - left
+        for i in range(left, progress[3]):
+            uses[references[free[i]]] -= 1
         before[:] = 0  # once, whatever happens from here on
         return DONE
 

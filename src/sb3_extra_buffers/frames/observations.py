@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,7 @@ class ObservationStore:
         self.recycler = Recycler()
         self.pairs = Pairs()
         self.staged: list[Write] | None = None
-        self.prepared: list[tuple[Write, Ids]] = []
+        self.prepared: list[Write] = []
         self._settings = {
             "compression_kwargs": dict(compression_kwargs or {}),
             "decompression_kwargs": dict(decompression_kwargs or {}),
@@ -134,6 +134,11 @@ class ObservationStore:
     def read_dtype(self) -> np.dtype[Any]:
         """What reading gives."""
         return self.dtype if self.output == "raw" else np.dtype(np.float32)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be no room for more."""
+        return self.budget.max_bytes is not None
 
     def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:
         """Store checked observations `[n, *obs_shape]`; see `FrameStore.put`."""
@@ -174,10 +179,19 @@ class ObservationStore:
         if self.staged is not None:
             self.staged.append(write)
             return
-        self.begin()
-        self.staged = [write]
-        self.prepare()
-        self.publish()
+        is_stored = False
+        try:
+            self.begin()
+            self.staged = [write]
+            self.prepare()
+            is_stored = True
+            self.publish()
+        except BaseException:  # also of Ctrl-C
+            if is_stored:
+                self.publish()
+            else:
+                self.rollback()
+            raise
 
     def stage(self, table: IdTable, row: int, obs: NDArray[Any]) -> None:
         """Assign a row, `[streams, *obs_shape]`, between `begin` and `publish`."""
@@ -196,45 +210,55 @@ class ObservationStore:
         """
         writes, self.staged = self.staged or [], None
         with self.lock:
-            self.collect()
+            if self.is_limited:
+                self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
             # One call for all arrays of a row: their streams are the same.
             together = all(write.streams is self.row_streams for write in writes)
             try:
                 for group in [writes] if together and writes else [[write] for write in writes]:
                     blocks = [self.layout.split(write.obs) for write in group]
-                    ids = self.frames.put_blocks(blocks, group[0].streams)
-                    self.prepared += zip(group, ids, strict=True)
+                    ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
+                    for i, write in enumerate(group):
+                        write.ids = ids[i]
+                    self.prepared += group
             except BaseException:
                 self.rollback()
                 raise
 
     def publish(self) -> None:
-        """Make the prepared assignments show."""
+        """Make the prepared assignments show. Interrupted, it can be called again to do the rest."""
         with self.lock:
-            prepared, self.prepared = self.prepared, []
-            replaced = []
-            for write, ids in prepared:
+            for write in self.prepared:
                 place = write.table.ids[write.index]  # a view: the index is of integers
-                if place.tobytes().strip(b"\0"):  # not written for the first time
-                    replaced.append(place.flatten())
+                if write.replaced is None:
+                    write.replaced = place.flatten()
                 write.table.touch(write.index)
-                place[...] = ids if ids.shape == place.shape else ids.reshape(place.shape)
-            if replaced:
-                self.frames.release(np.concatenate(replaced))
+                place[...] = write.ids.reshape(place.shape)
+            done, self.prepared = self.prepared, []
+            for write in done:
+                if write.replaced is not None and write.replaced.tobytes().strip(b"\0"):  # not only frames of zeros
+                    self.orphans.append(write.replaced)
 
     def rollback(self) -> None:
         """Forget the assignments since `begin`, prepared or not."""
         with self.lock:
             self.staged = None
             prepared, self.prepared = self.prepared, []
-            for _, ids in prepared:
-                self.frames.release(ids)
+            for write in prepared:
+                self.frames.release(write.ids)
 
     def collect(self) -> None:
-        """Release the frames of arrays that are gone."""
+        """Release the frames of what was overwritten, and of arrays that are gone."""
+        if self.orphans:
+            self.frames.release(np.concatenate(self._drained()))
+
+    def _drained(self) -> list[Ids]:
+        """Return the ids of such frames, flat arrays, from now on for the caller to release."""
+        gone = []
         while self.orphans:
-            self.frames.release(self.orphans.popleft())
+            gone.append(self.orphans.popleft())
+        return gone
 
     def settle(self, coming: NDArray[Any] | None = None) -> None:
         """Make the plan now, with what is known: what was written, and observations about to be."""
@@ -335,13 +359,18 @@ class ObservationStore:
             table.hold(ids)
 
 
-class Write(NamedTuple):
+class Write:
     """One assignment: observations `[n, *obs_shape]` to a place of a table."""
 
-    table: IdTable
-    index: Any
-    obs: NDArray[Any]
-    streams: NDArray[np.int64]
+    __slots__ = ("ids", "index", "obs", "replaced", "streams", "table")
+    ids: Ids  # of the observations, when they are stored
+
+    def __init__(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        self.table = table
+        self.index = index
+        self.obs = obs
+        self.streams = streams
+        self.replaced: Ids | None = None  # what the place had, from when it is written on
 
 
 class IdTable:
@@ -398,7 +427,7 @@ class IdTable:
     def __del__(self) -> None:
         # Not released here: the collector may run this in the middle of a `put`.
         if hasattr(self, "store") and hasattr(self.store, "orphans"):  # not when copying or unpickling has failed
-            self.store.orphans.append(self.ids)
+            self.store.orphans.append(self.ids.reshape(-1))
 
 
 def _as_stack(frame_stack: int) -> int:

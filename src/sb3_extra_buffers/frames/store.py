@@ -22,7 +22,7 @@ _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
 _ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
-_BEGUN = np.array((0, 0, -1, 0, 0))  # what `progress` of `fused` is at first
+_BEGUN = np.array((0, 0, -1, 0))  # what `progress` of `fused` is at first
 
 
 class FrameStore:
@@ -116,8 +116,13 @@ class FrameStore:
         ids: Ids = self.put_blocks([frames], streams)[0]
         return ids
 
-    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints) -> Ids:
+    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
         """Store several blocks of the same streams, one after another, in one go.
+
+        Args:
+            blocks: each as `put` takes them.
+            streams: `[n]`, of every block.
+            gone: flat arrays of ids to release, which takes less time here. They are released as well if this raises.
 
         Returns:
             Ids `[blocks, n, stack]`.
@@ -130,7 +135,8 @@ class FrameStore:
             if self.frame_bytes % _WORD:
                 candidates[:, -1] = 0  # what the last word has beyond the frame
             sources = np.empty(codes.size, np.int64)
-            before = self.recent_ids.reshape(-1).copy()  # more streams come with ids 0, which are not counted
+            # More streams come with ids 0, which are not counted.
+            before = np.concatenate([self.recent_ids.reshape(-1), *gone])
             k = 0
             try:
                 for b in range(0, len(blocks), 2):
@@ -247,7 +253,8 @@ class FrameStore:
     def _steps(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
         """Return the ids for `codes`, after finding the candidates among the frames or storing them.
 
-        `recent` counts its frames too, so that they do not go while they are compared with: those in `before` no more.
+        `recent` counts its frames too, so that they do not go while they are compared with: those in `before`, where
+        ids to release are as well, no more.
         """
         k = len(candidates)
         same_as, hints = np.empty(k, np.int64), np.empty(k, np.int64)
@@ -321,7 +328,7 @@ class FrameStore:
             heap.undo(state, scratch[5, : copied[0]])
             raise
         heap.at, self.n_free = int(copied[2]), int(progress[3])
-        self._let_go(int(progress[4]), empty)
+        self._let_go(0, empty)
         return ids
 
     def _append(self, frames: Bytes, streams: Ints) -> tuple[Ints, Ints, Ints]:
@@ -349,8 +356,8 @@ class FrameStore:
         """Give up what the last `n` free ids had, and the segments that nobody needs any more."""
         if n:
             self.coder.release(self.references[self.free[self.n_free - n : self.n_free]])
-            if empty[0]:
-                self.heap.reopen(empty[1 : 1 + empty[0]])
+        if empty[0]:
+            self.heap.reopen(empty[1 : 1 + empty[0]])
 
     def _check_budget(self, n_frames: int) -> None:
         """Ask for what the coder must have, and whether it may learn from so many frames."""

@@ -59,8 +59,10 @@ class DenseFrames:
         ids: Ids = self.put_blocks([frames], streams)[0]
         return ids
 
-    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints) -> Ids:
-        """Store several blocks in one transfer; returns ids `[blocks, n, 1]`."""
+    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
+        """Release `gone` and store several blocks in one transfer; returns ids `[blocks, n, 1]`."""
+        if gone:
+            self.release(np.concatenate(gone))
         frames = np.stack(blocks)[:, :, 0]  # [blocks, n, frame_bytes]
         n = len(frames) * len(streams)
         if n > len(self.free):

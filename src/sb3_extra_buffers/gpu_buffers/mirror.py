@@ -40,12 +40,12 @@ class MirroredFrames(FrameStore):
         super()._prepare()
         self._unsent = set(np.flatnonzero(self.counts).tolist())
 
-    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints) -> Ids:
+    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
         """Store observations as `FrameStore` does, and note which of their frames are new: their ids were free."""
         most = len(blocks) * len(streams) * self.stack
         known = len(self.counts)
         free = set(self.free[max(self.n_free - most, 0) : self.n_free].tolist())
-        ids = super().put_blocks(blocks, streams)
+        ids = super().put_blocks(blocks, streams, gone)
         self._unsent.update(i for i in ids.reshape(-1).tolist() if i in free or i >= known)
         return ids
 

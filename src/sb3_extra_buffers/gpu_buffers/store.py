@@ -103,6 +103,11 @@ class DeviceObservations(ObservationStore):
         """Whether the device has the tables of ids."""
         return self.on_device
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be no room for more, here or on the device."""
+        return super().is_limited or self.limit.heap_bytes is not None
+
     def move(self, device: torch.device) -> None:
         """Keep the observations on `device` from now on."""
         self.device = device
@@ -144,18 +149,22 @@ class DeviceObservations(ObservationStore):
     def publish(self) -> None:
         """Make the prepared assignments show, here and, when a batch is sampled or many wait, on the device."""
         prepared = self.prepared
-        super().publish()
-        if not self.on_device:
-            return
-        for write, ids in prepared:
-            placed = self._placed.get(write.table)
-            if placed is None or self._device_ids is None:
-                continue
-            places = placed.places[write.index]
-            if places.size == placed.places.shape[-1]:
-                self._written[places.item(0)] = ids  # later ones take the place of earlier ones
-            else:
-                self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew
+        try:
+            super().publish()
+            if not self.on_device:
+                return
+            for write in prepared:
+                placed = self._placed.get(write.table)
+                if placed is None or self._device_ids is None:
+                    continue
+                places = placed.places[write.index]
+                if places.size == placed.places.shape[-1]:
+                    self._written[places.item(0)] = write.ids  # later ones take the place of earlier ones
+                else:
+                    self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew
+        except BaseException:  # Ctrl-C: likewise
+            self._device_ids = None
+            raise
 
     def refresh(self) -> None:
         """Send to the device what it does not have."""
