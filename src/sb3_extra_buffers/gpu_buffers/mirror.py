@@ -125,27 +125,30 @@ class Mirror:
 
     def outgoing(self, ids: Ints, written: Mapping[int, Ids]) -> tuple[NDArray[Any], ...]:
         """Return what the device needs for the frames `ids`, and `written` rows of ids by place: `receive` takes it."""
-        frames, pieces, orders = self.frames, [], []
-        at = 0
-        for place, row in written.items():
-            pieces.append(row.reshape(-1).view(np.uint8))
-            orders.append((_IDS, place * row.shape[-1] * row.itemsize, at, row.nbytes))
-            at += row.nbytes
+        frames = self.frames
+        pieces = [row.reshape(-1).view(np.uint8) for row in written.values()]
+        places = [(_IDS, place * row.shape[-1] * row.itemsize) for place, row in written.items()]
         if ids.size:
             entries, heap = self._entries(ids), frames.heap.data
-            for number, entry, (offset, about) in zip(ids.tolist(), entries, entries.tolist(), strict=True):
-                length = about & 0xFFFFFFFF
-                pieces += (entry.view(np.uint8), heap[offset : offset + length])
-                orders += ((_TABLE, number * 16, at, 16), (_HEAP, offset, at + 16, length))
-                at += 16 + length
-                self.extent = max(self.extent, offset + length)
+            ends = (entries[:, 1] & 0xFFFFFFFF) + entries[:, 0]
             for key in self._changed_keys(entries):
                 pieces.append(self.sent_keys[key].view(np.uint8))
-                orders.append((_KEYS, key * pieces[-1].nbytes, at, pieces[-1].nbytes))
-                at += pieces[-1].nbytes
+                places.append((_KEYS, key * pieces[-1].nbytes))
+            pieces.extend(entries.view(np.uint8))
+            places += [(_TABLE, i * 16) for i in ids.tolist()]
+            starts = entries[:, 0].tolist()
+            pieces += [heap[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+            places += [(_HEAP, start) for start in starts]
+            self.extent = max(self.extent, int(ends.max()))
             self.heap = grown(self.heap, self.extent)
             self.table = grown(self.table, len(frames.counts))
-        return (np.concatenate(pieces), np.array(orders, np.int64)) if pieces else ()
+        if not pieces:
+            return ()
+        orders = np.empty((len(pieces), 4), np.int64)
+        orders[:, :2] = places
+        orders[:, 3] = sizes = [piece.size for piece in pieces]
+        orders[:, 2] = np.cumsum(sizes) - sizes
+        return np.concatenate(pieces), orders
 
     def receive(self, data: torch.Tensor, orders: torch.Tensor, ids: torch.Tensor) -> None:
         """Put the tensors of what was outgoing in their places; rows of ids in `ids`."""
@@ -178,7 +181,7 @@ class Mirror:
             self.keys[len(sent) :] = 0  # as `sent_keys` says
             self.sent_keys = sent = np.pad(sent, ((0, len(self.keys) - len(sent)), (0, 0)))
         # A key's place is used again for another one when no frame refers to it any more: compare, do not guess.
-        changed = [key for key in set((entries[:, 1] >> 32).tolist()) if (keys[key] != sent[key]).any()]
+        changed = [key for key in set((entries[:, 1] >> 32).tolist()) if keys[key].tobytes() != sent[key].tobytes()]
         for key in changed:
             sent[key] = keys[key]
         return changed
