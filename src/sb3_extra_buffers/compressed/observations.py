@@ -422,7 +422,7 @@ class CompressedObservations(Described):
                 if type(array) is np.ndarray and array.ndim > 1 and row < len(array):
                     rows.append((array, array[row].copy()))
         if self._lends:
-            self._row_names = names  # SB3's classes: they have the same arrays at every `add`, or new ones in their place
+            self._row_names = names  # of SB3: the same arrays at every `add`, or new ones in their place
         return row, self.full, rows, hindsight.episodes(self)
 
     def _roll_back(
