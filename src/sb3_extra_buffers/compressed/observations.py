@@ -29,6 +29,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
 from sb3_extra_buffers.compressed import hindsight, saving, small
+from sb3_extra_buffers.compressed.gathering import StandIn, known_gatherer
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
@@ -43,7 +44,9 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", *small.ATTRIBUTES)  # attributes that the first `add` sets
+_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_from", *small.ATTRIBUTES)
+"""Attributes that the first `add` or `sample` sets."""
+
 Key = str | None  # of a Dict space; None where the observation is one array
 
 
@@ -76,6 +79,7 @@ class CompressedObservations(Described):
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
+    _gathered_from: StandIn | None = None  # what stands for the buffer when batches are gathered
     _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
     observation_space: Any
     obs_shape: Any
@@ -219,6 +223,17 @@ class CompressedObservations(Described):
         with self._lock:
             return super().sample(*args, **kwargs)  # type: ignore[misc]
 
+    def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Gather a batch with SB3's code."""
+        with self._lock:
+            gathers = known_gatherer(self.__class__, CompressedObservations)  # type: ignore[arg-type] # it has a hash
+            if gathers is None:
+                return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
+            stand_in = self._gathered_from
+            if stand_in is None or not stand_in.is_for(self):
+                stand_in = self._gathered_from = self._make_stand_in()
+            return stand_in.gather(gathers, self, *args, **kwargs)
+
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Return minibatches as SB3's rollout buffers do.
 
@@ -349,6 +364,10 @@ class CompressedObservations(Described):
         if store.output == "raw":
             store.dtype = array.dtype
         return FrameArray.zeros(store, array.shape[:-1])
+
+    def _make_stand_in(self) -> StandIn:
+        """Return what SB3's code gathers batches from."""
+        return StandIn(self, lambda array, cells: array)
 
     def _stand_in(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
         """Return `space` with parts of shape `(0,)` in place of those that are compressed."""

@@ -122,6 +122,7 @@ class Mirror:
         self.heap = torch.empty(capacity or self.extent, dtype=torch.uint8, device=device)
         self.heap[: self.extent] = sent[0]
         self.table, self.keys = sent[1].clone(), sent[2].clone()  # each in memory of its own: they grow one by one
+        self.by_kernel = device.type == "cuda" and not isinstance(self.codec, Rle)
 
     def outgoing(self, ids: Ints, written: Mapping[int, Ids]) -> tuple[NDArray[Any], ...]:
         """Return what the device needs for the frames `ids`, and `written` rows of ids by place: `receive` takes it."""
@@ -187,11 +188,18 @@ class Mirror:
         return changed
 
     def decode(
-        self, ids: torch.Tensor, places: torch.Tensor | None, out: torch.Tensor, in_floats: bool, normalize: bool
+        self,
+        n: int,
+        ids: torch.Tensor,
+        places: torch.Tensor | None,
+        out: torch.Tensor,
+        in_floats: bool,
+        normalize: bool,
     ) -> None:
-        """Write frames to `out`: those of `ids` [n], or of `ids[places]`, in order.
+        """Write `n` frames to `out`: those of `ids` [n], or of `ids[places]`, in order.
 
         Args:
+            n: how many.
             ids: int32.
             places: int32, or None.
             out: contiguous, of exactly the bytes of the frames; four times as many for floats.
@@ -200,9 +208,8 @@ class Mirror:
         """
         if not isinstance(self.codec, Rle):
             dtype = torch.float32 if in_floats else torch.uint8
-            if self.heap.is_cuda:  # what `delta_decode` does, without its checks: these tensors are right
+            if self.by_kernel:  # what `delta_decode` does, without its checks: these tensors are right
                 stack = 0 if places is None else ids.shape[1]
-                n = ids.shape[0] if places is None else places.shape[0] * stack
                 launch = decode_launch(self.frame_bytes, stack, dtype, normalize)
                 if n:
                     launch(n, self.heap, self.table, ids, ids if places is None else places, self.keys, out)
@@ -210,7 +217,7 @@ class Mirror:
             delta_decode(
                 self.heap,
                 self.table,
-                ids,
+                ids.view(-1) if places is None else ids,
                 self.keys,
                 self.frame_bytes,
                 places=places,
@@ -223,7 +230,7 @@ class Mirror:
         frames = rle_decode(
             self.heap,
             self.table,
-            ids if places is None else ids[places.long()].view(-1),
+            (ids if places is None else ids[places.long()]).view(-1),
             self.frame_bytes,
             item_bytes=self.codec.item_bytes,
             runs_bytes=np.dtype(runs_type).itemsize,

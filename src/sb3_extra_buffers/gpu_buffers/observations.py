@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_device
 
+from sb3_extra_buffers.compressed.gathering import Cells, StandIn, known_gatherer
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.gpu_buffers.compression_methods import check_method
@@ -26,7 +27,7 @@ from sb3_extra_buffers.gpu_buffers.store import (
     HeapLimit,
     Selection,
 )
-from sb3_extra_buffers.gpu_buffers.transfer import to_device
+from sb3_extra_buffers.gpu_buffers.transfer import Sent, to_device
 from sb3_extra_buffers.gpu_buffers.utils import torch_dtype_to_numpy
 
 
@@ -74,7 +75,6 @@ class GpuObservations(CompressedObservations):
             raise ValueError("spill_dir is for buffers in host memory: observations of this one are on a device")
         self._limit = HeapLimit(heap_bytes)
         self._gathering = False
-        self._names: list[str] = []  # attributes that hold observations
         self._placed: torch.device | None = None if buffer_device == "auto" else get_device(buffer_device)
         super().__init__(
             *args,
@@ -149,17 +149,20 @@ class GpuObservations(CompressedObservations):
         """Gather a batch with SB3's code, then send and decode it as a whole (SB3 converts each field by itself)."""
         with self._lock:
             self._place()
-            attributes = self.__dict__
-            arrays = [attributes[name] for name in self._names]
+            if known_gatherer(self.__class__, CompressedObservations) is not None:  # type: ignore[arg-type]
+                return self._delivered(super()._get_samples(*args, **kwargs))
+            arrays = {name: held for name, held in vars(self).items() if _holds_frames(held)}
             self._gathering = True
             try:
-                for name, array in zip(self._names, arrays, strict=True):
-                    attributes[name] = _chooser(array)
-                batch = super()._get_samples(*args, **kwargs)  # type: ignore[misc]
+                vars(self).update({name: _chooser(held) for name, held in arrays.items()})
+                batch = super()._get_samples(*args, **kwargs)
             finally:
-                attributes.update(zip(self._names, arrays, strict=True))
+                vars(self).update(arrays)
                 self._gathering = False
             return self._delivered(batch)
+
+    def _make_stand_in(self) -> StandIn:
+        return StandIn(self, _chooser, to_torch=_as_it_is)
 
     def _normalize_obs(self, obs: Any, env: Any = None) -> Any:
         """Read observations before `env` normalises them: it does that in NumPy."""
@@ -178,7 +181,6 @@ class GpuObservations(CompressedObservations):
 
     def _attach(self) -> None:
         super()._attach()
-        self._names = [name for name, held in vars(self).items() if _holds_frames(held)]
         self._place()
         for store in self._stores.values():
             if isinstance(store, DenseObservations):
@@ -192,7 +194,7 @@ class GpuObservations(CompressedObservations):
 
     def _delivered(self, batch: Any) -> Any:
         """Return `batch`, a named tuple of arrays or of dicts of them, with tensors instead."""
-        arrays: list[Any] = []  # fields, then what was chosen from each store
+        arrays: list[NDArray[Any]] = []
         groups: dict[Any, list[Selection]] = {}
         for field in batch:
             for leaf in field.values() if type(field) is dict else (field,):
@@ -200,72 +202,55 @@ class GpuObservations(CompressedObservations):
                     groups.setdefault(leaf.group, []).append(leaf)
                 elif leaf is not None:
                     arrays.append(leaf)
-        chosen = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-        coming: list[tuple[DeviceObservations, tuple[NDArray[Any], ...]]] = []
+        numbers = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
+        stores = {store: None for store, _ in groups}
         near = self._placed is None or self._placed == self.device
         try:
-            for store in {store: None for store, _ in groups}:
-                coming.append((store, store.outgoing()))
-            fields, places = self._send(arrays, chosen, coming, near)
+            coming = [(store, store.outgoing()) for store in stores]
+            theirs = [*numbers, *(array for _, pair in coming for array in pair)]
+            sent = Sent([*theirs, *arrays] if near else theirs, self.buffer_device)  # near: one transfer for all
+            i = len(numbers)
+            for store, pair in coming:
+                if pair:
+                    store.receive(sent.tensor(i), sent.tensor(i + 1))
+                    i += 2
         except BaseException:
-            for store, _ in groups:
+            for store in stores:
                 store.begin_anew()  # what was on its way may not have arrived
             raise
-        left, read = iter(fields), dict[Selection, torch.Tensor]()
-        for group, place in zip(groups.values(), places, strict=True):
-            whole = group[0].decode(place).split_with_sizes([len(one.numbers) for one in group])
-            parts = [part.data for part in whole]  # each may be changed in place without the others
-            read.update(zip(group, parts if near else [part.to(self.device) for part in parts], strict=True))
-
-        def tensor(leaf: Any) -> Any:
-            return read[leaf] if type(leaf) is Selection else None if leaf is None else next(left)
-
-        return type(batch)(
-            *[
-                {key: tensor(leaf) for key, leaf in field.items()} if type(field) is dict else tensor(field)
-                for field in batch
-            ]
-        )
-
-    def _send(
-        self,
-        arrays: list[NDArray[Any]],
-        chosen: list[NDArray[np.int32]],
-        coming: list[tuple[DeviceObservations, tuple[NDArray[Any], ...]]],
-        near: bool,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return `arrays` on the buffer's device and `chosen` on that of the observations, where all `coming` is then.
-
-        Args:
-            arrays: fields of a batch.
-            chosen: observations of it.
-            coming: stores and what they have for the device.
-            near: whether the two devices are one.
-        """
-        n, theirs = len(arrays), [*chosen, *(array for _, pair in coming for array in pair)]
-        if near:  # one transfer
-            sent = to_device([*arrays, *theirs], self.device)
-        else:
-            sent = [*to_device(arrays, self.device), *to_device(theirs, self.buffer_device)]
-        rest = iter(sent[n + len(chosen) :])
-        for store, pair in coming:
-            if pair:
-                store.receive(next(rest), next(rest))
-        return sent[:n], sent[n : n + len(chosen)]
+        fields = [sent.tensor(j) for j in range(i, i + len(arrays))] if near else to_device(arrays, self.device)
+        read: dict[Selection, torch.Tensor] = {}
+        for i, ((store, are_ids), group) in enumerate(groups.items()):
+            sizes = [len(one.numbers) for one in group]
+            begins = sent.memory if i == 0 and store.takes_memory else sent.tensor(i)
+            whole = store.decode(sum(sizes), begins, not are_ids)
+            for one, part in zip(group, whole.split_with_sizes(sizes), strict=True):
+                read[one] = part.data if near else part.to(self.device)  # changed in place without the others
+        left = iter(fields)
+        tensors: list[Any] = []
+        for field in batch:
+            if type(field) is dict:
+                pairs = field.items()
+                tensors.append({key: read[leaf] if type(leaf) is Selection else next(left) for key, leaf in pairs})
+            else:
+                tensors.append(read[field] if type(field) is Selection else None if field is None else next(left))
+        return type(batch)(*tensors)
 
 
 class _Chooser:
-    """Stands for an array of observations while SB3's code gathers a batch: says which ones, and reads nothing."""
+    """Stands for an array of observations: says which ones, and reads nothing."""
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "cells", "choose")
 
-    def __init__(self, array: FrameArray) -> None:
+    def __init__(self, array: FrameArray, cells: Cells | None) -> None:
         self.array = array
+        self.cells = cells
+        self.choose = array.store.choose  # type: ignore[attr-defined] # it is of `DeviceObservations`
 
     def __getitem__(self, index: Any) -> Any:
-        store: Any = self.array.store
-        chosen = store.choose(self.array, index)
-        return self.array[index] if chosen is None else chosen
+        array = self.array
+        chosen = self.choose(array, index, None if self.cells is None else self.cells.of(index))
+        return array[index] if chosen is None else chosen
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.array, name)
@@ -277,10 +262,18 @@ def _holds_frames(held: Any) -> bool:
     return type(held) is FrameArray
 
 
-def _chooser(held: Any) -> Any:
+def _chooser(held: Any, cells: Cells | None = None) -> Any:
+    """Return what stands for observations: for an array, or for the arrays in a dict."""
     if type(held) is dict:
-        return {key: _chooser(part) for key, part in held.items()}
-    return _Chooser(held) if type(held) is FrameArray else held
+        return {key: _chooser(part, cells) for key, part in held.items()}
+    if type(held) is not FrameArray:
+        return held
+    return _Chooser(held, cells if cells is not None and held._leading == cells.shape else None)
+
+
+def _as_it_is(array: Any, copy: bool = True) -> Any:
+    """Stand for `to_torch`: fields are converted all at once."""
+    return array
 
 
 def _in_host_memory(obs: Any) -> Any:

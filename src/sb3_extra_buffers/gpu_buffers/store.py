@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec
+from sb3_extra_buffers.codecs.base import Ints
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.heap import StoreFullError
 from sb3_extra_buffers.frames.layout import Layout
@@ -60,6 +60,7 @@ class Placed(NamedTuple):
 
     ids: Ids  # the table's, as they were placed: the store replaces them when it plans anew
     places: NDArray[np.int32]  # row of `device_ids` for each observation, `[*leading]`
+    flat: NDArray[np.int32]  # the same, `[n]`
 
 
 class DeviceObservations(ObservationStore):
@@ -82,7 +83,7 @@ class DeviceObservations(ObservationStore):
     def begin_anew(self) -> None:
         """Forget what the device has: it is sent all again when it is needed."""
         self._mirror: Mirror | None = None
-        self._placed: weakref.WeakKeyDictionary[IdTable, Placed] = weakref.WeakKeyDictionary()
+        self._placed: dict[int, Placed] = {}  # by the number of the table
         self._device_ids: torch.Tensor | None = None
         self._written: dict[int, Ids] = {}  # ids that the device does not have, by the first of their places
 
@@ -154,7 +155,7 @@ class DeviceObservations(ObservationStore):
             if not self.on_device:
                 return
             for write in prepared:
-                placed = self._placed.get(write.table)
+                placed = self._placed.get(write.table.number)
                 if placed is None or self._device_ids is None:
                     continue
                 places = placed.places[write.index]
@@ -209,8 +210,8 @@ class DeviceObservations(ObservationStore):
         blocks, start = [np.zeros((0, self.layout.stack), np.uint32)], 0
         for table in sorted(self.tables, key=lambda table: table.number):  # places stay as they are when one is added
             n = table.ids.size // self.layout.stack
-            places = np.arange(start, start + n, dtype=np.int32).reshape(table.ids.shape[:-1])
-            self._placed[table] = Placed(table.ids, places)
+            flat = np.arange(start, start + n, dtype=np.int32)
+            self._placed[table.number] = Placed(table.ids, flat.reshape(table.ids.shape[:-1]), flat)
             blocks.append(table.ids.reshape(n, -1))
             start += n
         return np.concatenate(blocks).view(np.int32)
@@ -232,51 +233,68 @@ class DeviceObservations(ObservationStore):
             assert isinstance(frames, MirroredFrames)
             self.limit.check(self.number, frames.unsent_end())
 
-    def choose(self, array: FrameArray, index: Any) -> Selection | None:
-        """Return which observations `array[index]` are, or None where the host has to say or to read them."""
-        parts = index if type(index) is tuple else (index,)
-        if type(parts[-1]) is slice and parts[-1] == _ALL:
-            parts = parts[:-1]
+    def choose(self, array: FrameArray, index: Any, cells: Ints | None = None) -> Selection | None:
+        """Return which observations `array[index]` are, or None where the host has to say or to read them.
+
+        Args:
+            array: of this store.
+            index: what is asked for.
+            cells: the same as numbers of the array's observations, if that is known.
+        """
         if not self.on_device:
             return None
-        for part in parts:
-            if type(part) is not np.ndarray or part.dtype != _INT64:
-                return None
+        parts: tuple[Any, ...] = ()
+        if cells is None:
+            parts = index if type(index) is tuple else (index,)
+            if type(parts[-1]) is slice and parts[-1] == _ALL:
+                parts = parts[:-1]
+            for part in parts:
+                if type(part) is not np.ndarray or part.dtype != _INT64:
+                    return None
         table, view = array._table, array._view
         if view is not None or not self._places_ids:
             ids = table.ids if view is None else view
             if len(parts) >= ids.ndim:
                 return None
-            chosen = ids[parts]
+            chosen = ids[parts] if cells is None else ids.reshape(-1, ids.shape[-1]).take(cells, 0)
             return Selection(self, chosen.view(np.int32), None) if chosen.ndim == 2 else None
-        placed = self._placed.get(table)
+        placed = self._placed.get(table.number)
         if placed is None or placed.ids is not table.ids or self._device_ids is None:
             self._device_ids = None
             self.refresh()
-            placed = self._placed[table]
+            placed = self._placed[table.number]
+        if cells is not None:
+            return Selection(self, placed.flat.take(cells), table)
         if len(parts) > placed.places.ndim:
             return None
         places = placed.places[parts]
         return Selection(self, places, table) if places.ndim == 1 else None
 
-    def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
+    def decode(self, n: int, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
         """Return observations `[n, *obs_shape]` as a tensor on the device, which has them since `refresh`.
 
         Args:
-            numbers: int32: places `[n]`, or ids `[n, stack]`.
+            n: how many.
+            numbers: int32: places `[n]`, or ids `[n, stack]`. Where `takes_memory` is true, whatever begins with them.
             are_places: which of the two.
         """
-        mirror, n = self._mirror, numbers.shape[0]
+        mirror = self._mirror
         assert mirror is not None
         reading = mirror.reading
         if reading is None:
             reading = mirror.reading = self._reading()
-        obs = torch.empty((n, *reading.shape), dtype=reading.dtype, device=self.device)
-        ids, places = (self._device_ids, numbers) if are_places else (numbers.view(-1), None)
-        mirror.decode(ids, places, obs, reading.in_floats, reading.normalize)  # type: ignore[arg-type]
+        obs = mirror.heap.new_empty((n, *reading.shape), dtype=reading.dtype)
+        ids, places = (self._device_ids, numbers) if are_places else (numbers, None)
+        assert ids is not None
+        mirror.decode(n * self.layout.stack, ids, places, obs, reading.in_floats, reading.normalize)
         if reading.moved:
             obs = obs.movedim(1, -2).contiguous().view(n, *self.obs_shape)
         return obs if reading.done else self._as_read(obs)
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether `decode` only asks where numbers begin."""
+        return self._mirror is not None and self._mirror.by_kernel
 
     def _reading(self) -> Reading:
         """Return how the kernel has to write the observations of this plan."""
@@ -336,6 +354,7 @@ class DenseObservations(DeviceObservations):
     """Observations as they are, in a dense tensor on the device."""
 
     on_device = True
+    takes_memory = False
     reads_pairs = False
     _places_ids = False
 
@@ -368,10 +387,10 @@ class DenseObservations(DeviceObservations):
     def claim(self) -> None:
         """Nothing to do: cells are not limited."""
 
-    def decode(self, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
+    def decode(self, n: int, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
         """Return the observations `[n, *obs_shape]` of int32 ids `[n, 1]` as a tensor on the device."""
         cells = self._dense.cells.index_select(0, numbers.view(-1))
-        obs = cells.view(numpy_dtype_to_torch(self.storage)).view(len(numbers), *self.obs_shape)
+        obs = cells.view(numpy_dtype_to_torch(self.storage)).view(n, *self.obs_shape)
         if self.storage == np.uint8 and self.output != "raw":
             return in_float(obs, self.output == "normalized")
         return self._as_read(obs)
@@ -416,14 +435,10 @@ class Selection:
         """Selections that are equal here can be read together."""
         return self.store, self.table is None
 
-    def decode(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the observations of `numbers`, of one selection or several of a group, as a tensor on the device."""
-        return self.store.decode(numbers, self.table is not None)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         store, ids = self.store, self.numbers.view(np.uint32)
         if self.table is not None:
-            places = store._placed[self.table].places
-            ids = self.table.ids.reshape(-1, store.layout.stack)[self.numbers - places.flat[0]]
+            places = store._placed[self.table.number].flat
+            ids = self.table.ids.reshape(-1, store.layout.stack)[self.numbers - places[0]]
         obs = store.take(ids.reshape(-1, ids.shape[-1])).reshape(*ids.shape[:-1], *store.obs_shape)
         return obs.astype(dtype or obs.dtype, copy=False)

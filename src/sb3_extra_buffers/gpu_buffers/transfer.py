@@ -13,39 +13,55 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 _ALIGNMENT = 16
-_PIECES = {1 << 13: 256, 1 << 16: 32, 1 << 19: 8}  # bytes of the pinned memory of one transfer: how many such pieces
+_PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
+"""Bytes of the pinned memory of one transfer: how many such pieces."""
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """Return new tensors with the values of `arrays` on `device`.
+    """Return new tensors with the values of `arrays` on `device`, sent as `Sent` does."""
+    sent = Sent(arrays, device)
+    return [sent.tensor(i) for i in range(len(arrays))]
+
+
+class Sent:
+    """Copies of arrays on a device, in one piece of memory.
 
     They are packed into pinned memory and copied in one transfer that the host does not wait for. Up to half a
     megabyte the whole piece of memory is copied, used or not: that takes less time than to say which part.
+
+    Attributes:
+        memory: all of them; the first array begins where it does.
     """
-    starts, end = [], 0
-    for array in arrays:
-        starts.append(end)
-        end += (array.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
-    packed, memory = _staging(device).memory(end)
-    for start, array in zip(starts, arrays, strict=True):
-        np.ndarray(array.shape, array.dtype, memory, start)[...] = array
-    moved = packed.to(device, non_blocking=True)
-    views: dict[np.dtype[Any], torch.Tensor] = {}
-    tensors = []
-    for start, array in zip(starts, arrays, strict=True):
-        dtype, shape = array.dtype, array.shape
-        view = views.get(dtype)
+
+    __slots__ = ("_laid", "_views", "memory")
+
+    def __init__(self, arrays: Sequence[NDArray[Any]], device: torch.device) -> None:
+        laid, end = [], 0
+        for array in arrays:
+            laid.append((array.shape, array.dtype, end))
+            end += (array.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
+        packed, memory = _staging(device).memory(end)
+        for array, (shape, dtype, start) in zip(arrays, laid, strict=True):
+            np.ndarray(shape, dtype, memory, start)[...] = array
+        self.memory = packed.to(device, non_blocking=True)
+        self._laid = laid
+        self._views: dict[np.dtype[Any], torch.Tensor] = {}
+
+    def tensor(self, i: int) -> torch.Tensor:
+        """Return array `i`. Tensors may be changed in place without autograd taking the others for changed."""
+        shape, dtype, start = self._laid[i]
+        view = self._views.get(dtype)
         if view is None:
-            view = views[dtype] = moved.view(numpy_dtype_to_torch(dtype))
-        tensor = view.as_strided(shape, _strides(shape), start // dtype.itemsize)
-        tensors.append(tensor.data)  # each may be changed in place without autograd taking the others for changed
-    return tensors
+            view = self._views[dtype] = self.memory.view(numpy_dtype_to_torch(dtype))
+        n = len(shape)
+        strides = (shape[1] or 1, 1) if n == 2 else (1,) if n == 1 else _strides(shape)
+        return view.as_strided(shape, strides, start // dtype.itemsize).data
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the steps between the values of a contiguous tensor."""
-    if len(shape) < 3:  # of most fields
-        return () if not shape else (1,) if len(shape) == 1 else (max(shape[1], 1), 1)
+    if len(shape) < 2:
+        return (1,) * len(shape)
     inner = _strides(shape[1:])
     return (inner[0] * max(shape[1], 1), *inner)
 
@@ -94,16 +110,18 @@ class _Ring:
 
     def piece(self) -> tuple[torch.Tensor, NDArray[np.uint8]]:
         """Return the next piece."""
-        half, within = divmod(self.at, self.half)
-        if within == 0:
-            event = self.done[1 - half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self.index))  # behind the transfers of the other half
-            before = self.done[half]
-            if before is not None and not before.query():  # type: ignore[no-untyped-call]
-                before.synchronize()
-        piece = self.pieces[self.at]
-        self.at = (self.at + 1) % (2 * self.half)
-        return piece
+        at = self.at
+        if at % self.half == 0:
+            self._turn(at // self.half)
+        self.at = (at + 1) % len(self.pieces)
+        return self.pieces[at]
+
+    def _turn(self, half: int) -> None:
+        event = self.done[1 - half] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.index))  # behind the transfers of the other half
+        before = self.done[half]
+        if before is not None and not before.query():  # type: ignore[no-untyped-call]
+            before.synchronize()
 
 
 _of_threads = threading.local()

@@ -1,0 +1,159 @@
+"""What stands for a buffer while SB3's code gathers a batch from it.
+
+SB3 takes the same rows and envs from every field: `self.rewards[batch_inds, env_indices]`. The stand-in's fields turn
+them into numbers of cells, once, and take those: NumPy needs a third of the time for that. SB3's code runs unchanged,
+and the buffer too stays as it is: other threads may look at it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
+
+from sb3_extra_buffers.codecs.base import Ints
+
+_ALL = slice(None)
+_KNOWN = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]
+_FIELDS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+_BETWEEN = ("_normalize_obs", "_normalize_reward")  # methods that may see a field before it is converted
+_SETTINGS = ("n_envs", "buffer_size", "optimize_memory_usage")
+
+
+@functools.cache
+def known_gatherer(cls: type, mixin: type) -> Callable[..., Any] | None:
+    """Return the `_get_samples` that comes after that of `mixin`, if it is SB3's and only reads fields; else None."""
+    after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
+    gathers = next((vars(base)["_get_samples"] for base in after if "_get_samples" in vars(base)), None)
+    return gathers if gathers in _KNOWN else None
+
+
+class StandIn:
+    """An object that SB3's method can take for `self`. What it does not have, the buffer has.
+
+    Args:
+        buffer: a replay buffer; it is not kept.
+        choose: returns what stands for an array that is not NumPy's, from that and the cells of the buffer.
+        **attributes: further ones.
+    """
+
+    buffer: Any = None  # while a batch is gathered
+
+    def __init__(self, buffer: Any, choose: Callable[[Any, Cells], Any], **attributes: Any) -> None:
+        cells = Cells((buffer.buffer_size, buffer.n_envs))
+
+        def stand_in(held: Any) -> Any:
+            if type(held) is dict:
+                return {key: stand_in(part) for key, part in held.items()}
+            if type(held) is not np.ndarray:
+                return choose(held, cells)
+            return Field(held, cells) if held.shape[:2] == cells.shape and held.flags.c_contiguous else held
+
+        own = vars(self)  # attributes that are set go to the buffer
+        own.update({name: getattr(buffer, name) for name in _SETTINGS})
+        own.update({name: stand_in(getattr(buffer, name)) for name in _FIELDS})
+        own.update(attributes, cells=cells, arrays=_arrays(buffer))  # kept, so that their ids stay theirs
+        own["ids"] = [*map(id, self.arrays)]
+        own["is_known"] = all(getattr(type(buffer), name) is getattr(BaseBuffer, name) for name in _BETWEEN)
+
+    def is_for(self, buffer: Any) -> bool:
+        """Tell whether the buffer has the same arrays still."""
+        return [*map(id, _arrays(buffer))] == list(self.ids)
+
+    def gather(self, gathers: Callable[..., Any], buffer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the batch that SB3's method `gathers` for `buffer`."""
+        own = vars(self)
+        own["buffer"], self.cells.asked, self.cells.taken = buffer, None, []
+        own["_normalize_obs"], own["_normalize_reward"] = buffer._normalize_obs, buffer._normalize_reward
+        try:
+            return gathers(self, *args, **kwargs)
+        finally:
+            own["buffer"] = own["_normalize_obs"] = own["_normalize_reward"] = None  # no cycle
+            self.cells.taken = []
+
+    def to_torch(self, array: Any, copy: bool = True) -> Any:
+        """Convert as the buffer does, without SB3's copy where the array was taken for this very batch."""
+        if self.is_known:
+            taken = array if array.base is None else array.base
+            for i, known in enumerate(self.cells.taken):
+                if known is taken:
+                    del self.cells.taken[i]  # once
+                    copy = False
+                    break
+        return self.buffer.to_torch(array, copy)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.buffer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.buffer, name, value)
+
+
+def _arrays(buffer: Any) -> list[Any]:
+    arrays: list[Any] = []
+    for name in _FIELDS:
+        held = getattr(buffer, name)
+        if type(held) is dict:
+            arrays += held.values()
+        else:
+            arrays.append(held)
+    return arrays
+
+
+class Cells:
+    """Turns rows and envs into numbers of cells, once for all fields of a batch.
+
+    Args:
+        shape: how many rows and envs there are.
+    """
+
+    __slots__ = ("asked", "found", "shape", "taken")
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = shape
+        self.asked: tuple[Any, Any] | None = None
+        self.found: Ints | None = None
+        self.taken: list[Any] = []  # what fields gave
+
+    def of(self, index: Any) -> Ints | None:
+        """Return the cells of `index`, or None if that is not rows, envs and at most `:`, each numbered from 0."""
+        n = len(index) if type(index) is tuple else 0
+        if n < 2 or n > 3 or (n == 3 and (type(index[2]) is not slice or index[2] != _ALL)):
+            return None
+        if self.asked is None or index[0] is not self.asked[0] or index[1] is not self.asked[1]:
+            rows, envs = self.asked = index[:2]
+            self.found = None
+            if _are_numbers(rows) and _are_numbers(envs) and len(rows) == len(envs):
+                with suppress(ValueError):  # negative ones, or beyond the end
+                    self.found = np.ravel_multi_index((rows, envs), self.shape)
+        return self.found
+
+
+def _are_numbers(array: Any) -> bool:
+    return type(array) is np.ndarray and array.ndim == 1 and array.dtype.kind == "i"
+
+
+class Field:
+    """Stands for an array `[rows, envs, ...]`."""
+
+    __slots__ = ("array", "cells", "flat")
+
+    def __init__(self, array: Any, cells: Cells) -> None:
+        self.array = array
+        self.flat = array.reshape(-1, *array.shape[2:])
+        self.cells = cells
+
+    def __getitem__(self, index: Any) -> Any:
+        cells = self.cells.of(index)
+        if cells is None:
+            return self.array[index]
+        taken = self.flat.take(cells, 0)
+        self.cells.taken.append(taken)
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
