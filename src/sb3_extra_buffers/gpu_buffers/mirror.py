@@ -127,29 +127,37 @@ class Mirror:
     def outgoing(self, ids: Ints, written: Mapping[int, Ids]) -> tuple[NDArray[Any], ...]:
         """Return what the device needs for the frames `ids`, and `written` rows of ids by place: `receive` takes it."""
         frames = self.frames
-        pieces = [row.reshape(-1).view(np.uint8) for row in written.values()]
-        places = [(_IDS, place * row.shape[-1] * row.itemsize) for place, row in written.items()]
+        pieces: list[Bytes] = []
+        orders: list[NDArray[np.int64]] = []  # target, place and size of each piece
+        if written:
+            rows = [row.reshape(-1) for row in written.values()]
+            pieces.append(np.concatenate(rows).view(np.uint8))
+            orders.append(_orders(_IDS, np.array([*written]) * (4 * frames.stack), [row.nbytes for row in rows]))
         if ids.size:
+            ids = ids[frames.offsets[ids].argsort()]
             entries, heap = self._entries(ids), frames.heap.data
-            ends = (entries[:, 1] & 0xFFFFFFFF) + entries[:, 0]
-            for key in self._changed_keys(entries):
-                pieces.append(self.sent_keys[key].view(np.uint8))
-                places.append((_KEYS, key * pieces[-1].nbytes))
-            pieces.extend(entries.view(np.uint8))
-            places += [(_TABLE, i * 16) for i in ids.tolist()]
-            starts = entries[:, 0].tolist()
-            pieces += [heap[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
-            places += [(_HEAP, start) for start in starts]
-            self.extent = max(self.extent, int(ends.max()))
+            starts, sizes = entries[:, 0], entries[:, 1] & 0xFFFFFFFF
+            ends = starts + sizes
+            changed = self._changed_keys(entries)
+            if changed:
+                keys = self.sent_keys[changed].view(np.uint8)
+                pieces.append(keys.reshape(-1))
+                orders.append(_orders(_KEYS, np.array(changed) * keys.shape[1], keys.shape[1]))
+            pieces.append(entries.view(np.uint8).reshape(-1))
+            orders.append(_orders(_TABLE, ids * 16, 16))
+            # Frames that were stored one after another lie so, most of the time.
+            apart = (starts[1:] != ends[:-1]).nonzero()[0]
+            firsts, lasts = [starts[0], *starts[apart + 1].tolist()], [*ends[apart].tolist(), ends[-1]]
+            pieces += [heap[first:last] for first, last in zip(firsts, lasts, strict=True)]
+            orders.append(_orders(_HEAP, starts, sizes))
+            self.extent = max(self.extent, int(ends[-1]))
             self.heap = grown(self.heap, self.extent)
             self.table = grown(self.table, len(frames.counts))
         if not pieces:
             return ()
-        orders = np.empty((len(pieces), 4), np.int64)
-        orders[:, :2] = places
-        orders[:, 3] = sizes = [piece.size for piece in pieces]
-        orders[:, 2] = np.cumsum(sizes) - sizes
-        return np.concatenate(pieces), orders
+        listed = np.concatenate(orders)
+        listed[:, 2] = listed[:, 3].cumsum() - listed[:, 3]
+        return np.concatenate(pieces), listed
 
     def receive(self, data: torch.Tensor, orders: torch.Tensor, ids: torch.Tensor) -> None:
         """Put the tensors of what was outgoing in their places; rows of ids in `ids`."""
@@ -244,6 +252,13 @@ class Mirror:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that lies on the device."""
         return {"heap": self.heap, "table": self.table, "keys": self.keys}
+
+
+def _orders(target: int, places: NDArray[Any], sizes: Any) -> NDArray[np.int64]:
+    """Return orders for `scatter` that lack one column: where in the data each piece begins."""
+    orders = np.empty((len(places), 4), np.int64)
+    orders[:, 0], orders[:, 1], orders[:, 3] = target, places, sizes
+    return orders
 
 
 def grown(tensor: torch.Tensor, n: int) -> torch.Tensor:
