@@ -6,6 +6,7 @@ time is that of collecting, storing, sampling and learning.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from recordings import Recording, load
+from recordings import Recording, Step, load
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -21,15 +22,22 @@ from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer
 
 
 class Playback(VecEnv):
-    """A vector env that shows a recording."""
+    """A vector env that shows a recording.
 
-    def __init__(self, recording: Recording) -> None:
-        super().__init__(recording.n_envs, recording.observation_space, recording.action_space)
+    Args:
+        recording: what its envs show.
+        times: so many times the recording's envs; the others begin in its middle, or so.
+    """
+
+    def __init__(self, recording: Recording, times: int = 1) -> None:
+        super().__init__(times * recording.n_envs, recording.observation_space, recording.action_space)
         self.recording = recording
+        self.begins = [len(recording) * i // times for i in range(times)]
         self.render_mode = None
 
     def reset(self) -> np.ndarray:
-        self.steps = self.recording.endless()
+        shown = [itertools.islice(self.recording.endless(), begin, None) for begin in self.begins]
+        self.steps = map(joined, zip(*shown, strict=True)) if len(shown) > 1 else shown[0]
         self.following = next(self.steps)
         return self.following[0]
 
@@ -61,6 +69,15 @@ class Playback(VecEnv):
         return [False] * self.num_envs
 
 
+def joined(steps: tuple[Step, ...]) -> Step:
+    """Return the steps of several groups of envs as one step."""
+    obs, following, actions, rewards, dones, infos = zip(*steps, strict=True)
+    pictures = (np.concatenate([each.transpose(0, 2, 3, 1) for each in group]) for group in (obs, following))
+    first, second = (picture.transpose(0, 3, 1, 2) for picture in pictures)  # channel-last in memory, as they were
+    rest = (np.concatenate(group) for group in (actions, rewards, dones))
+    return first, second, *rest, [info for group in infos for info in group]
+
+
 def compare_training(device: torch.device, *, quick: bool = False) -> dict[str, Any]:
     """Return the steps per second of both buffers for each algorithm, and whether the weights are the same."""
     torch.backends.cudnn.deterministic = True
@@ -89,7 +106,17 @@ def compare_training(device: torch.device, *, quick: bool = False) -> dict[str, 
             seed=0,
             device=device,
         ),
-        "PPO": lambda buffer_class: PPO(
+        "PPO, 8 envs": lambda buffer_class: PPO(
+            "CnnPolicy",
+            Playback(recording, times=2),
+            rollout_buffer_class=buffer_class,
+            n_steps=128,
+            batch_size=256,
+            n_epochs=4,
+            seed=0,
+            device=device,
+        ),
+        "PPO, 4 envs": lambda buffer_class: PPO(
             "CnnPolicy",
             Playback(recording),
             rollout_buffer_class=buffer_class,
@@ -101,13 +128,13 @@ def compare_training(device: torch.device, *, quick: bool = False) -> dict[str, 
         ),
     }
     return {
-        name: _compare(make, {"sb3": None, "ours": GpuRolloutBuffer if name == "PPO" else GpuReplayBuffer}, quick)
+        name: _compare(make, {"sb3": None, "ours": GpuRolloutBuffer if "PPO" in name else GpuReplayBuffer}, quick)
         for name, make in settings.items()
     }
 
 
 def _compare(make: Callable[[Any], Any], classes: dict[str, Any], quick: bool) -> dict[str, Any]:
-    steps = 520 if quick else 2_560
+    steps = (130 if quick else 640) * make(None).n_envs  # of PPO five rollouts
     speeds: dict[str, list[float]] = {name: [] for name in classes}
     weights: dict[str, Any] = {}
     for i in range(1 if quick else 10):  # the first round warms up
