@@ -49,7 +49,7 @@ def main() -> None:
             for name in plan.recordings:
                 rows = plan.rows_of(name)
                 found = {subject: find(subject) for subject in plan.subjects_of(name)}
-                results = measure(found, name, rows, plan.rounds, f"{name}, {allocator}")
+                results = measure(found, name, rows, plan.rounds_of(name), f"{name}, {allocator}")
                 done.append({"name": name, "allocator": allocator, "rows": rows, "results": results})
                 print(report.table(done[-1]), end="\n\n", flush=True)
                 report.write(path, where, done)

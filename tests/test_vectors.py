@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ import pytest
 import torch
 from gymnasium import spaces
 from interrupting import interrupts
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 
-from sb3_extra_buffers.compressed import CompressedObservations, CompressedReplayBuffer, compressed_class, small
+from sb3_extra_buffers.compressed import (
+    CompressedObservations,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    compressed_class,
+    small,
+)
 from sb3_extra_buffers.frames.lock import is_held_here
 
 SPACE = spaces.Box(-np.inf, np.inf, (17,), np.float32)
@@ -184,6 +191,120 @@ def test_interrupted_anywhere(n: int) -> None:
         assert not is_held_here(ours._lock)
         where += 1
     assert where > 100
+
+
+ROLLOUT_FIELDS = ("obs", "action", "reward", "episode_start", "value", "log_prob")
+
+
+def rollout_steps(n: int) -> list[list[Any]]:
+    random = np.random.default_rng(0)
+    return [
+        [
+            random.normal(size=(N_ENVS, 17)).astype(np.float32),
+            random.normal(size=(N_ENVS, 6)).astype(np.float32),
+            random.normal(size=N_ENVS),
+            random.random(N_ENVS) < 0.3,
+            torch.from_numpy(random.normal(size=(N_ENVS, 1))).float(),
+            torch.from_numpy(random.normal(size=N_ENVS)).float(),
+        ]
+        for _ in range(n)
+    ]
+
+
+def rollout(cls: Any = CompressedRolloutBuffer) -> Any:
+    return cls(ROWS, SPACE, ACTIONS, "cpu", n_envs=N_ENVS)
+
+
+def assert_same_rollout(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    for name in (*small.ROLLOUT, "returns", "advantages"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_rollouts_as_sb3() -> None:
+    ours, theirs = rollout(), rollout(RolloutBuffer)
+    for turn in range(3):
+        for i, step in enumerate(rollout_steps(ROWS)):
+            ours.add(*step) if (i + turn) % 2 else ours.add(
+                *step[:2], **dict([*zip(ROLLOUT_FIELDS, step, strict=True)][2:])
+            )
+            theirs.add(*step)
+            assert_same_rollout(ours, theirs)
+        for buffer in (ours, theirs):
+            buffer.compute_returns_and_advantage(torch.ones(N_ENVS), np.zeros(N_ENVS))
+        batches = []
+        for buffer in (ours, theirs):
+            np.random.seed(turn)
+            batches.append(list(buffer.get(4)))
+        for one, other in zip(*batches, strict=True):
+            assert all(map(torch.equal, one, other))
+        for obs in (step[0], step[0][0]):  # after `get` SB3's arrays have other shapes: one of these fits
+            with pytest.raises((IndexError, ValueError)):
+                ours.add(obs, *step[1:])
+            assert_same_rollout(ours, theirs)
+        ours.reset()
+        theirs.reset()
+
+
+BAD_ROLLOUT: dict[str, list[Any]] = {
+    "obs": [np.zeros((N_ENVS, 16), np.float32), np.zeros((2, 17), np.float32), "no", None],
+    "action": [np.zeros((N_ENVS, 5), np.float32), None],
+    "reward": [np.zeros(2), "no", np.zeros((N_ENVS, 2))],
+    "episode_start": [np.zeros(2), "no"],
+    "value": [None, torch.zeros(2), np.zeros(N_ENVS)],
+    "log_prob": [None, torch.zeros(2)],
+}
+
+
+@pytest.mark.parametrize("field", BAD_ROLLOUT)
+@pytest.mark.parametrize("n", [0, 2, ROWS])
+def test_what_sb3_refuses_in_a_rollout_changes_nothing(field: str, n: int) -> None:
+    for bad in BAD_ROLLOUT[field]:
+        ours, theirs = rollout(), rollout(RolloutBuffer)
+        for step in rollout_steps(n):
+            ours.add(*step)
+            theirs.add(*step)
+        before, step = copy.deepcopy(theirs), rollout_steps(1)[0]
+        step[ROLLOUT_FIELDS.index(field)] = bad
+        refused = (ValueError, TypeError, AttributeError, IndexError)
+        try:
+            theirs.add(*step)
+        except refused:
+            with pytest.raises(refused):
+                ours.add(*step)
+            assert_same_rollout(ours, before)
+        else:
+            ours.add(*step)
+            assert_same_rollout(ours, theirs)
+
+
+@pytest.mark.parametrize("n", [0, 2, ROWS - 1])
+def test_a_rollout_that_is_interrupted_anywhere(n: int) -> None:
+    step, where, interrupted = rollout_steps(n + 1)[n], 0, True
+    while interrupted:
+        ours, before, after = rollout(), rollout(RolloutBuffer), rollout(RolloutBuffer)
+        for some in rollout_steps(n):
+            for buffer in (ours, before, after):
+                buffer.add(*some)
+        after.add(*step)
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, (small.__name__, RolloutBuffer.__module__))
+        assert_same_rollout(ours, after if ours.pos == after.pos else before)
+        assert not is_held_here(ours._lock)
+        where += 1
+    assert where > 50
+
+
+def test_arguments_that_add_does_not_have() -> None:
+    for ours, step in ((make(), some_steps(1)[0]), (rollout(), rollout_steps(1)[0])):
+        for args, named in ((step, {"note": 1}), (step[:5], {}), ([*step, 7], {}), ([], {}), (step, {"obs": step[0]})):
+            with pytest.raises(TypeError):
+                ours.add(*args, **named)
+        assert ours.pos == 0
+        ours.add(*step)
+        assert [*inspect.signature(ours.add).parameters] == [*inspect.signature(SB3[type(ours)].add).parameters][1:]
+
+
+SB3 = {CompressedReplayBuffer: ReplayBuffer, CompressedRolloutBuffer: RolloutBuffer}
 
 
 def test_subclasses_that_add_are_asked() -> None:

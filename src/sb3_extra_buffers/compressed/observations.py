@@ -225,10 +225,10 @@ class CompressedObservations(Described):
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Gather a batch with SB3's code."""
+        gathers = known_gatherer(self.__class__, CompressedObservations)  # type: ignore[arg-type] # it has a hash
+        if gathers is None:
+            return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
         with self._lock:
-            gathers = known_gatherer(self.__class__, CompressedObservations)  # type: ignore[arg-type] # it has a hash
-            if gathers is None:
-                return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
             stand_in = self._gathered_from
             if stand_in is None or not stand_in.is_for(self):
                 stand_in = self._gathered_from = self._make_stand_in()
@@ -433,15 +433,15 @@ class CompressedObservations(Described):
 
     def _undo(self) -> tuple[Any, ...]:
         """Return what an `add` may change: the position, and its row of SB3's arrays."""
-        row, attributes, rows = self.pos, vars(self), []
-        names = self._row_names or [name for name, held in attributes.items() if type(held) in (dict, np.ndarray)]
-        for name in names:
-            held = attributes[name]
-            for array in held.values() if type(held) is dict else (held,):
-                if type(array) is np.ndarray and array.ndim > 1 and row < len(array):
-                    rows.append((array, array[row].copy()))
-        if self._lends:
-            self._row_names = names  # of SB3: the same arrays at every `add`, or new ones in their place
+        row, attributes, names = self.pos, vars(self), self._row_names
+        if names is None:
+            names = [name for name, held in attributes.items() if _has_rows(held)]
+            if self._lends:
+                self._row_names = names  # of SB3: the same arrays at every `add`, or new ones in their place
+        arrays = [attributes[name] for name in names]
+        if dict in map(type, arrays):
+            arrays = [array for held in arrays for array in (held.values() if type(held) is dict else (held,))]
+        rows = [(array, array[row].copy()) for array in arrays if type(array) is np.ndarray and row < len(array)]
         return row, self.full, rows, hindsight.episodes(self)
 
     def _roll_back(
@@ -459,6 +459,13 @@ class CompressedObservations(Described):
             array[row] = before
         for store in self._stores.values():
             store.rollback()
+
+
+def _has_rows(held: Any) -> bool:
+    """Tell whether `add` may write a row of this attribute, or of an array in it."""
+    if type(held) is dict:
+        return any(_has_rows(part) for part in held.values())
+    return type(held) is np.ndarray and held.ndim > 1
 
 
 class Form(NamedTuple):

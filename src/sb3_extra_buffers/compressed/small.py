@@ -1,4 +1,4 @@
-"""The `add` of replay buffers whose observations are short float vectors, kept in SB3's own arrays.
+"""The `add` of buffers whose observations are short float vectors, kept in SB3's own arrays.
 
 SB3 needs 4 us for it, so nothing is checked before, and what SB3 accepts is accepted. The rows that it is about to
 overwrite are copied now and then, and put back when it raises.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.frames.lock import is_held_here
 
 _AHEAD = 256  # rows copied at once
-_FIELDS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+REPLAY = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+ROLLOUT = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs")
+_MISSING: Any = object()
 ATTRIBUTES = tuple(f"_vector_{name}" for name in ("acquire", "release", "next", "end", "full", "start", "copies"))
 """What it keeps in a buffer, from the first `add` on: of another object they would take longer to get."""
 
@@ -29,44 +32,65 @@ def _begin(buffer: Any) -> Callable[[], Any]:
     return acquire  # type: ignore[no-any-return]
 
 
-def _keep(buffer: Any) -> None:
+def _keep(buffer: Any, fields: tuple[str, ...]) -> None:
     """Copy the rows from `pos` up to `_vector_end`, if there is something in them."""
     buffer._vector_next = -1  # nothing is known, should this be interrupted
+    if buffer.pos >= buffer.buffer_size:
+        raise IndexError("the rollout is full")
     buffer._vector_start, buffer._vector_full = start, full = buffer.pos, buffer.full
     buffer._vector_end = end = min(start + _AHEAD, buffer.buffer_size) if full else buffer.buffer_size
     if full:
-        arrays = _arrays(buffer)
+        arrays = _arrays(buffer, fields)
         if not buffer._vector_copies:
             buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
         for copy, array in zip(buffer._vector_copies, arrays, strict=True):
             copy[: end - start] = array[start:end]
 
 
-def _put_back(buffer: Any, row: int) -> None:
+def _put_back(buffer: Any, row: int, fields: tuple[str, ...]) -> None:
     """Undo what an `add` to this row has written."""
     buffer.pos, buffer.full = row, buffer._vector_full
-    for i, array in enumerate(_arrays(buffer)):
+    for i, array in enumerate(_arrays(buffer, fields)):
         array[row] = buffer._vector_copies[i][row - buffer._vector_start] if buffer._vector_full else 0
 
 
-def _arrays(buffer: Any) -> list[NDArray[Any]]:
-    return [getattr(buffer, name) for name in _FIELDS]  # `vars` would slow down every later access to an attribute
+def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
+    return [getattr(buffer, name) for name in fields]  # `vars` would slow down every later access to an attribute
 
 
-def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Callable[..., None]:
-    """Return the method `add` of a replay buffer.
+def _is_given(value: Any) -> bool:
+    return value is not _MISSING
+
+
+def quick_add(
+    add: Callable[..., None], usual_add: Callable[..., None], fields: tuple[str, ...] = REPLAY
+) -> Callable[..., None]:
+    """Return the method `add` of a buffer.
 
     Args:
-        add: that of the SB3 class, which writes the fields above and nothing else.
+        add: that of the SB3 class, which takes six arguments, and writes the fields and nothing else.
         usual_add: that for other observations.
+        fields: `REPLAY` or `ROLLOUT`.
     """
 
-    def quick(self: Any, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+    def quick(
+        self: Any,
+        a: Any = _MISSING,
+        b: Any = _MISSING,
+        c: Any = _MISSING,
+        d: Any = _MISSING,
+        e: Any = _MISSING,
+        f: Any = _MISSING,
+        /,
+        **by_name: Any,
+    ) -> None:
         acquire = self._vector_acquire
-        if acquire is None:
+        if acquire is None or f is _MISSING or by_name:
             after = _adds_after(self.__class__, quick)
-            if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
-                after[0](self, obs, next_obs, action, reward, done, infos)
+            known = not self._stores and self.observation_space.dtype.kind == "f" and after[:2] == (usual_add, add)
+            if f is _MISSING or by_name or not known:
+                given = (a, b, c, d, e, f)
+                after[0](self, *(given if f is not _MISSING else takewhile(_is_given, given)), **by_name)
                 return
             acquire = _begin(self)
         begun = -1
@@ -74,10 +98,10 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
             acquire()  # `with` takes longer
             row = self.pos
             if row != self._vector_next or row == self._vector_end or self.full is not self._vector_full:
-                _keep(self)
+                _keep(self, fields)
             self._vector_next = row + 1
             begun = row
-            add(self, obs, next_obs, action, reward, done, infos)
+            add(self, a, b, c, d, e, f)
             self._vector_release()
             return
         except BaseException as error:
@@ -85,14 +109,14 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
                 raise
             try:
                 if begun >= 0:
-                    _put_back(self, begun)
+                    _put_back(self, begun, fields)
             finally:
                 self._vector_release()
             if not isinstance(error, Exception):
                 raise
-        usual_add(self, obs, next_obs, action, reward, done, infos)  # its errors say what is wrong
+        usual_add(self, a, b, c, d, e, f)  # its errors say what is wrong
 
-    quick.__name__ = quick.__qualname__ = "add"
+    functools.update_wrapper(quick, add)
     quick.__doc__ = usual_add.__doc__
     _quick[quick] = usual_add, add
     return quick

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -28,10 +29,15 @@ class Layout:
                 f"frame_stack={self.stack} does not divide the {along} channels of observations {self.obs_shape}"
             )
 
-    @property
+    @cached_property
+    def frame_values(self) -> int:
+        """Values of one frame."""
+        return prod(self.obs_shape) // self.stack
+
+    @cached_property
     def frame_bytes(self) -> int:
         """Size of one frame."""
-        return prod(self.obs_shape) * self.dtype.itemsize // self.stack
+        return self.frame_values * self.dtype.itemsize
 
     @property
     def picture(self) -> dict[str, Any]:
@@ -54,7 +60,7 @@ class Layout:
         if self.axis == -1 and self.stack > 1:
             *outer, channels = obs.shape
             obs = np.moveaxis(obs.reshape(*outer, self.stack, channels // self.stack), -2, 1)
-        frames = obs.reshape(len(obs), self.stack, prod(self.obs_shape) // self.stack)
+        frames = obs.reshape(len(obs), self.stack, self.frame_values)
         if self.dtype.itemsize == 1:  # SB3 gives channel-first views of channel-last memory: strided, not copied
             return frames if frames.dtype == np.uint8 else frames.view(np.uint8)
         return np.ascontiguousarray(frames).view(np.uint8)

@@ -213,10 +213,13 @@ class ObservationStore:
             if self.is_limited:
                 self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
-            # One call for all arrays of a row: their streams are the same.
-            together = all(write.streams is self.row_streams for write in writes)
+            groups = [writes]  # one call for all arrays of a row: their streams are the same
+            for write in writes:
+                if write.streams is not self.row_streams:
+                    groups = [[write] for write in writes]
+                    break
             try:
-                for group in [writes] if together and writes else [[write] for write in writes]:
+                for group in groups if writes else ():
                     blocks = [self.layout.split(write.obs) for write in group]
                     ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
                     for i, write in enumerate(group):
