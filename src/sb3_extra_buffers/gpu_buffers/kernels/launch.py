@@ -89,7 +89,7 @@ def _handle(kernel: Any) -> Callable[..., None]:
     def direct(n: int, number: int, *arguments: Any) -> None:
         if entered or left:  # somebody profiles launches
             usual(n, number, *arguments)
-        else:  # what Triton comes to in the end, half of the time earlier
+        else:  # what Triton comes to in the end
             run(n, 1, 1, stream(number), function, metadata, None, None, None, *arguments)
 
     try:
