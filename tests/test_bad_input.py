@@ -769,3 +769,12 @@ def test_dict_kinds_without_any_large_part_check_too() -> None:
     TWINS["dict-replay"].add(buffer, step)
     wrong = {**step.obs, "flags": np.full((2, 9), 0.5)}
     refused(TWINS["dict-replay"], buffer, replaced(step, obs=wrong), ValueError, match="cannot hold")
+
+
+def test_other_arrays_of_a_buffer_do_not_matter() -> None:
+    kind = KINDS["stack"]
+    ours, _ = TWINS["replay"].make(kind, 5, 2)
+    ours.statistics = {"mean": np.zeros((3, 4)), "count": np.array(0.0), "names": np.empty(10, object)}
+    for step in steps(kind, 2, 7):
+        TWINS["replay"].add(ours, step)
+    assert ours.full

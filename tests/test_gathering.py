@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import KINDS, steps
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from twins import TWINS, Twin, assert_same, assert_same_draws, sample
 
+from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_extra_buffers.compressed.gathering import Cells, Field
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.gpu_buffers import GpuDictReplayBuffer, GpuReplayBuffer
@@ -29,6 +33,10 @@ BOTH = {
     "gpu-dict-replay": Twin("gpu-dict-replay", DICT.sb3, GpuDictReplayBuffer, DICT.keyed, DICT.rollout),
 }
 NAME = pytest.mark.parametrize("name", BOTH)
+
+
+def box(shape: tuple[int, ...]) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 def filled(twin: Twin, kind: Any = None, **given: Any) -> tuple[Any, Any]:
@@ -169,6 +177,127 @@ def test_nothing_is_kept_alive(name: str) -> None:
         assert buffer() is None
     finally:
         gc.enable()
+
+
+class Floats(GpuReplayBuffer):
+    def to_torch(self, array: Any, copy: bool = True) -> Any:
+        return super().to_torch(np.asarray(array, np.float32), copy)
+
+
+class Doubles(CompressedReplayBuffer):
+    def to_torch(self, array: Any) -> Any:
+        return torch.as_tensor(array).double()
+
+
+@pytest.mark.parametrize(("cls", "dtype"), [(Floats, torch.float32), (Doubles, torch.float64)])
+@pytest.mark.parametrize("kind", ["small-float32", "noise-stack"])
+def test_to_torch_of_a_subclass_is_asked(cls: Any, dtype: Any, kind: str) -> None:
+    ours, sb3 = filled(Twin("converting", REPLAY.sb3, cls, REPLAY.keyed, REPLAY.rollout), KINDS[kind])
+    for n in (5, 7):
+        np.random.seed(n)
+        got = ours.sample(n)[:5]
+        np.random.seed(n)
+        for one, other in zip(got, sb3.sample(n)[:5], strict=True):
+            assert_same(one, other.to(dtype))
+
+
+class Stateful(CompressedReplayBuffer):
+    def __getstate__(self) -> Any:
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
+
+class GpuStateful(GpuReplayBuffer):
+    def __getstate__(self) -> Any:
+        return self.__dict__.copy()
+
+
+@pytest.mark.parametrize("cls", [Stateful, GpuStateful])
+@pytest.mark.parametrize("kind", ["small-float32", "noise-stack"])
+def test_buffers_that_pickle_all_they_have(cls: Any, kind: str) -> None:
+    ours, sb3 = filled(Twin("stateful", REPLAY.sb3, cls, REPLAY.keyed, REPLAY.rollout), KINDS[kind])
+    ours.sample(5)
+    for again in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        assert_same_draws(again, sb3, sample(20))
+
+
+@pytest.mark.parametrize(
+    ("cls", "base", "space", "actions"),
+    [
+        (CompressedReplayBuffer, ReplayBuffer, box((4,)), box((0,))),
+        (CompressedReplayBuffer, ReplayBuffer, box((0,)), box((2,))),
+        (CompressedDictReplayBuffer, DictReplayBuffer, spaces.Dict(a=box((4,)), e=box((0,))), box((2,))),
+    ],
+)
+def test_spaces_of_nothing(cls: Any, base: Any, space: Any, actions: Any) -> None:
+    ours, sb3 = (kind(ROWS * ENVS, space, actions, "cpu", n_envs=ENVS) for kind in (cls, base))
+    keys = space.spaces if isinstance(space, spaces.Dict) else None
+    for n in range(ROWS + 2):
+        parts = {key: np.full((ENVS, *part.shape), n, np.float32) for key, part in (keys or {None: space}).items()}
+        obs = parts if keys else parts[None]
+        rest = np.zeros((ENVS, *actions.shape), np.float32), np.arange(ENVS), np.zeros(ENVS), [{}] * ENVS
+        for buffer in (ours, sb3):
+            buffer.add(obs, obs, *rest)
+    assert_same_draws(ours, sb3, sample(20))
+
+
+def test_settings_that_are_changed() -> None:
+    ours, sb3 = filled(REPLAY, KINDS["small-float32"])
+    ours.sample(5)
+    for buffer in (ours, sb3):
+        buffer.n_envs = 1
+    assert_same_draws(ours, sb3, sample(20))
+
+
+class Nested(ReplayBuffer):
+    """Draws a batch while it gathers one."""
+
+    deep = False
+
+    def _normalize_reward(self, reward: Any, env: Any = None) -> Any:
+        if self.deep:
+            return reward
+        self.deep = True
+        try:
+            return reward - self._get_samples(np.zeros(len(reward), np.int64)).rewards.numpy()
+        finally:
+            self.deep = False
+
+
+class OursNested(CompressedObservations, Nested):
+    """Two lines."""
+
+
+def test_a_batch_within_a_batch() -> None:
+    twin = Twin("nested", Nested, OursNested, REPLAY.keyed, REPLAY.rollout)
+    assert_same_draws(*filled(twin, KINDS["small-float32"]), sample(20))
+
+
+def test_code_that_is_patched_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = filled(REPLAY)
+    ours.sample(5)
+    monkeypatch.setattr(ReplayBuffer, "_get_samples", lambda self, batch_inds, env=None: "patched")
+    assert ours.sample(5) == "patched"
+
+
+def test_keys_that_are_renamed() -> None:
+    ours, _ = filled(DICT)
+    ours.sample(5)
+    renamed = {f"new {key}": array for key, array in ours.observations.items()}
+    ours.observations.clear()
+    ours.observations.update(renamed)
+    assert ours.sample(5).observations.keys() == renamed.keys()
+
+
+def test_a_normalizer_of_the_instance_may_keep_what_it_sees() -> None:
+    ours, _ = filled(REPLAY, KINDS["small-float32"])
+    ours.sample(5)
+    kept: list[Any] = []
+    ours._normalize_reward = lambda reward, env=None: kept.append(reward) or reward
+    ours.sample(20).rewards.fill_(7)
+    assert not (kept[0] == 7).any()
 
 
 def test_what_code_of_sb3_sets_is_set_in_the_buffer() -> None:

@@ -294,6 +294,28 @@ def test_a_rollout_that_is_interrupted_anywhere(n: int) -> None:
     assert where > 50
 
 
+def test_a_rollout_that_is_set_back() -> None:
+    ours = rollout()
+    for step in rollout_steps(3):
+        ours.add(*step)
+    before, step = copy.deepcopy(ours), rollout_steps(1)[0]
+    ours.pos = before.pos = 1
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        ours.add(*step[:5], None)
+    assert_same_rollout(ours, before)
+
+
+def test_steps_by_name_in_between() -> None:
+    ours, theirs = make(), make(ReplayBuffer)
+    for i, step in enumerate(some_steps(3 * ROWS)):
+        ours.add(*step) if i < ROWS + 2 or i >= 2 * ROWS + 2 else ours.add(**dict(zip(FIELDS, step, strict=True)))
+        theirs.add(*step)
+        if i >= 2 * ROWS + 1:
+            with pytest.raises(ValueError, match="17"):
+                ours.add(*wrong_step())
+        assert_same_state(ours, theirs)
+
+
 def test_arguments_that_add_does_not_have() -> None:
     for ours, step in ((make(), some_steps(1)[0]), (rollout(), rollout_steps(1)[0])):
         for args, named in ((step, {"note": 1}), (step[:5], {}), ([*step, 7], {}), ([], {}), (step, {"obs": step[0]})):

@@ -20,16 +20,20 @@ from sb3_extra_buffers.codecs.base import Ints
 _ALL = slice(None)
 _KNOWN = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]
 _FIELDS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-_BETWEEN = ("_normalize_obs", "_normalize_reward")  # methods that may see a field before it is converted
 _SETTINGS = ("n_envs", "buffer_size", "optimize_memory_usage")
 
 
-@functools.cache
-def known_gatherer(cls: type, mixin: type) -> Callable[..., Any] | None:
+def known_gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
     """Return the `_get_samples` that comes after that of `mixin`, if it is SB3's and only reads fields; else None."""
-    after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
-    gathers = next((vars(base)["_get_samples"] for base in after if "_get_samples" in vars(base)), None)
+    base = _base_that_gathers(cls, mixin)
+    gathers = None if base is None else vars(base)["_get_samples"]
     return gathers if gathers in _KNOWN else None
+
+
+@functools.cache
+def _base_that_gathers(cls: Any, mixin: type) -> type | None:
+    after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
+    return next((base for base in after if "_get_samples" in vars(base)), None)
 
 
 class StandIn:
@@ -38,12 +42,16 @@ class StandIn:
     Args:
         buffer: a replay buffer; it is not kept.
         choose: returns what stands for an array that is not NumPy's, from that and the cells of the buffer.
+        converts: the method `to_torch` that may be told not to copy.
         **attributes: further ones.
     """
 
     buffer: Any = None  # while a batch is gathered
+    shares = False  # whether fields may become tensors without a copy
 
-    def __init__(self, buffer: Any, choose: Callable[[Any, Cells], Any], **attributes: Any) -> None:
+    def __init__(
+        self, buffer: Any, choose: Callable[[Any, Cells], Any], converts: Callable[..., Any], **attributes: Any
+    ) -> None:
         cells = Cells((buffer.buffer_size, buffer.n_envs))
 
         def stand_in(held: Any) -> Any:
@@ -54,37 +62,44 @@ class StandIn:
             return Field(held, cells) if held.shape[:2] == cells.shape and held.flags.c_contiguous else held
 
         own = vars(self)  # attributes that are set go to the buffer
-        own.update({name: getattr(buffer, name) for name in _SETTINGS})
         own.update({name: stand_in(getattr(buffer, name)) for name in _FIELDS})
-        own.update(attributes, cells=cells, arrays=_arrays(buffer))  # kept, so that their ids stay theirs
+        own.update(attributes, cells=cells, converts=converts)
+        own["arrays"] = _arrays(buffer)  # kept, so that their ids stay theirs
         own["ids"] = [*map(id, self.arrays)]
-        own["is_known"] = all(getattr(type(buffer), name) is getattr(BaseBuffer, name) for name in _BETWEEN)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # in a copy of the buffer it is made again
 
     def is_for(self, buffer: Any) -> bool:
-        """Tell whether the buffer has the same arrays still."""
+        """Tell whether the buffer has the same arrays still, and nobody is gathering."""
+        if self.buffer is not None or (buffer.buffer_size, buffer.n_envs) != self.cells.shape:
+            return False
         return [*map(id, _arrays(buffer))] == list(self.ids)
 
     def gather(self, gathers: Callable[..., Any], buffer: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batch that SB3's method `gathers` for `buffer`."""
         own = vars(self)
         own["buffer"], self.cells.asked, self.cells.taken = buffer, None, []
-        own["_normalize_obs"], own["_normalize_reward"] = buffer._normalize_obs, buffer._normalize_reward
+        for name in _SETTINGS:
+            own[name] = getattr(buffer, name)
+        own["_normalize_obs"], own["_normalize_reward"] = known = buffer._normalize_obs, buffer._normalize_reward
+        # Whoever sees a field on its way might keep it: then it has to be copied, as SB3 does.
+        own["shares"] = known == _NORMALIZE and getattr(buffer.to_torch, "__func__", None) is self.converts
         try:
             return gathers(self, *args, **kwargs)
         finally:
             own["buffer"] = own["_normalize_obs"] = own["_normalize_reward"] = None  # no cycle
             self.cells.taken = []
 
-    def to_torch(self, array: Any, copy: bool = True) -> Any:
+    def to_torch(self, array: Any) -> Any:
         """Convert as the buffer does, without SB3's copy where the array was taken for this very batch."""
-        if self.is_known:
+        if self.shares:
             taken = array if array.base is None else array.base
             for i, known in enumerate(self.cells.taken):
                 if known is taken:
                     del self.cells.taken[i]  # once
-                    copy = False
-                    break
-        return self.buffer.to_torch(array, copy)
+                    return self.buffer.to_torch(array, False)
+        return self.buffer.to_torch(array)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.buffer, name)
@@ -93,12 +108,16 @@ class StandIn:
         setattr(self.buffer, name, value)
 
 
+_NORMALIZE = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+
+
 def _arrays(buffer: Any) -> list[Any]:
+    """Return the fields of a buffer; of those that are dicts, the keys and what they hold."""
     arrays: list[Any] = []
     for name in _FIELDS:
         held = getattr(buffer, name)
         if type(held) is dict:
-            arrays += held.values()
+            arrays += [*held, *held.values()]
         else:
             arrays.append(held)
     return arrays
@@ -144,7 +163,7 @@ class Field:
 
     def __init__(self, array: Any, cells: Cells) -> None:
         self.array = array
-        self.flat = array.reshape(-1, *array.shape[2:])
+        self.flat = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
         self.cells = cells
 
     def __getitem__(self, index: Any) -> Any:

@@ -225,7 +225,7 @@ class CompressedObservations(Described):
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Gather a batch with SB3's code."""
-        gathers = known_gatherer(self.__class__, CompressedObservations)  # type: ignore[arg-type] # it has a hash
+        gathers = known_gatherer(type(self), CompressedObservations)
         if gathers is None:
             return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
         with self._lock:
@@ -367,7 +367,7 @@ class CompressedObservations(Described):
 
     def _make_stand_in(self) -> StandIn:
         """Return what SB3's code gathers batches from."""
-        return StandIn(self, lambda array, cells: array)
+        return StandIn(self, lambda array, cells: array, CompressedObservations.to_torch)
 
     def _stand_in(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
         """Return `space` with parts of shape `(0,)` in place of those that are compressed."""
@@ -441,7 +441,8 @@ class CompressedObservations(Described):
         arrays = [attributes[name] for name in names]
         if dict in map(type, arrays):
             arrays = [array for held in arrays for array in (held.values() if type(held) is dict else (held,))]
-        rows = [(array, array[row].copy()) for array in arrays if type(array) is np.ndarray and row < len(array)]
+        arrays = [array for array in arrays if type(array) is np.ndarray and array.ndim > 1 and row < len(array)]
+        rows = [(array, array[row].copy()) for array in arrays]
         return row, self.full, rows, hindsight.episodes(self)
 
     def _roll_back(

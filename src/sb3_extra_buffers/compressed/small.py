@@ -33,25 +33,26 @@ def _begin(buffer: Any) -> Callable[[], Any]:
 
 
 def _keep(buffer: Any, fields: tuple[str, ...]) -> None:
-    """Copy the rows from `pos` up to `_vector_end`, if there is something in them."""
+    """Copy the rows from `pos` up to `_vector_end`."""
     buffer._vector_next = -1  # nothing is known, should this be interrupted
     if buffer.pos >= buffer.buffer_size:
         raise IndexError("the rollout is full")
-    buffer._vector_start, buffer._vector_full = start, full = buffer.pos, buffer.full
-    buffer._vector_end = end = min(start + _AHEAD, buffer.buffer_size) if full else buffer.buffer_size
-    if full:
-        arrays = _arrays(buffer, fields)
-        if not buffer._vector_copies:
-            buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
-        for copy, array in zip(buffer._vector_copies, arrays, strict=True):
-            copy[: end - start] = array[start:end]
+    start = buffer._vector_start = buffer.pos
+    buffer._vector_full = buffer.full
+    buffer._vector_end = end = min(start + _AHEAD, buffer.buffer_size)
+    arrays = _arrays(buffer, fields)
+    copies = buffer._vector_copies
+    if not copies or any(copy.shape[1:] != array.shape[1:] for copy, array in zip(copies, arrays, strict=True)):
+        copies = buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
+    for copy, array in zip(copies, arrays, strict=True):
+        copy[: end - start] = array[start:end]
 
 
 def _put_back(buffer: Any, row: int, fields: tuple[str, ...]) -> None:
     """Undo what an `add` to this row has written."""
     buffer.pos, buffer.full = row, buffer._vector_full
-    for i, array in enumerate(_arrays(buffer, fields)):
-        array[row] = buffer._vector_copies[i][row - buffer._vector_start] if buffer._vector_full else 0
+    for copy, array in zip(buffer._vector_copies, _arrays(buffer, fields), strict=True):
+        array[row] = copy[row - buffer._vector_start]
 
 
 def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
@@ -89,6 +90,8 @@ def quick_add(
             after = _adds_after(self.__class__, quick)
             known = not self._stores and self.observation_space.dtype.kind == "f" and after[:2] == (usual_add, add)
             if f is _MISSING or by_name or not known:
+                if acquire is not None:
+                    self._vector_next = -1  # this row is written, and not from here
                 given = (a, b, c, d, e, f)
                 after[0](self, *(given if f is not _MISSING else takewhile(_is_given, given)), **by_name)
                 return

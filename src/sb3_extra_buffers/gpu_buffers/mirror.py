@@ -134,7 +134,7 @@ class Mirror:
             pieces.append(np.concatenate(rows).view(np.uint8))
             orders.append(_orders(_IDS, np.array([*written]) * (4 * frames.stack), [row.nbytes for row in rows]))
         if ids.size:
-            ids = ids[frames.offsets[ids].argsort()]
+            ids = ids[frames.offsets[ids].argsort(kind="stable")]
             entries, heap = self._entries(ids), frames.heap.data
             starts, sizes = entries[:, 0], entries[:, 1] & 0xFFFFFFFF
             ends = starts + sizes
@@ -150,7 +150,7 @@ class Mirror:
             firsts, lasts = [starts[0], *starts[apart + 1].tolist()], [*ends[apart].tolist(), ends[-1]]
             pieces += [heap[first:last] for first, last in zip(firsts, lasts, strict=True)]
             orders.append(_orders(_HEAP, starts, sizes))
-            self.extent = max(self.extent, int(ends[-1]))
+            self.extent = max(self.extent, int(ends.max()))
             self.heap = grown(self.heap, self.extent)
             self.table = grown(self.table, len(frames.counts))
         if not pieces:

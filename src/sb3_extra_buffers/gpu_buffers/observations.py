@@ -149,7 +149,7 @@ class GpuObservations(CompressedObservations):
         """Gather a batch with SB3's code, then send and decode it as a whole (SB3 converts each field by itself)."""
         with self._lock:
             self._place()
-            if known_gatherer(self.__class__, CompressedObservations) is not None:  # type: ignore[arg-type]
+            if self._gathers_known:
                 return self._delivered(super()._get_samples(*args, **kwargs))
             arrays = {name: held for name, held in vars(self).items() if _holds_frames(held)}
             self._gathering = True
@@ -161,8 +161,16 @@ class GpuObservations(CompressedObservations):
                 self._gathering = False
             return self._delivered(batch)
 
+    @property
+    def _gathers_known(self) -> bool:
+        """Whether batches are gathered by code of SB3 that we know, and converted by us."""
+        own = getattr(self.to_torch, "__func__", None) is GpuObservations.to_torch
+        return own and known_gatherer(type(self), CompressedObservations) is not None
+
     def _make_stand_in(self) -> StandIn:
-        return StandIn(self, _chooser, to_torch=_as_it_is)
+        if not self._gathers_known:
+            return super()._make_stand_in()
+        return StandIn(self, _chooser, GpuObservations.to_torch, to_torch=_as_it_is)
 
     def _normalize_obs(self, obs: Any, env: Any = None) -> Any:
         """Read observations before `env` normalises them: it does that in NumPy."""
@@ -225,7 +233,7 @@ class GpuObservations(CompressedObservations):
             begins = sent.memory if i == 0 and store.takes_memory else sent.tensor(i)
             whole = store.decode(sum(sizes), begins, not are_ids)
             for one, part in zip(group, whole.split_with_sizes(sizes), strict=True):
-                read[one] = part.data if near else part.to(self.device)  # changed in place without the others
+                read[one] = (part if near else part.to(self.device)).data  # changed in place without the others
         left = iter(fields)
         tensors: list[Any] = []
         for field in batch:

@@ -87,16 +87,17 @@ def _handle(kernel: Any) -> Callable[..., None]:
         kernel[(n, 1, 1)](*arguments)
 
     def direct(n: int, number: int, *arguments: Any) -> None:
-        if entered or left:  # somebody profiles launches
+        if hooks.launch_enter_hook is enter and hooks.launch_exit_hook is leave and not (enter.calls or leave.calls):
+            run(n, 1, 1, stream(number), function, metadata, None, None, None, *arguments)  # as Triton does in the end
+        else:  # somebody profiles launches
             usual(n, number, *arguments)
-        else:  # what Triton comes to in the end
-            run(n, 1, 1, stream(number), function, metadata, None, None, None, *arguments)
 
     try:
         run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
         stream = triton.runtime.driver.active.get_current_stream
         hooks = triton.knobs.runtime
-        entered, left = hooks.launch_enter_hook.calls, hooks.launch_exit_hook.calls
+        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+        _ = enter.calls, leave.calls
         names = [*inspect.signature(run).parameters]
     except (AttributeError, TypeError, ValueError):
         return usual  # another Triton
