@@ -33,15 +33,17 @@ def _begin(buffer: Any) -> Callable[[], Any]:
 
 
 def _keep(buffer: Any, fields: tuple[str, ...]) -> None:
-    """Copy the rows from `pos` up to `_vector_end`."""
+    """Copy the rows from `pos` up to `_vector_end`, if there is something in them."""
     buffer._vector_next = -1  # nothing is known, should this be interrupted
     if buffer.pos >= buffer.buffer_size:
         raise IndexError("the rollout is full")
-    start = buffer._vector_start = buffer.pos
-    buffer._vector_full = buffer.full
-    buffer._vector_end = end = min(start + _AHEAD, buffer.buffer_size)
-    arrays = _arrays(buffer, fields)
-    copies = buffer._vector_copies
+    start, full = buffer.pos, buffer.full
+    is_new = start == 0 and not full  # all rows are zeros: to read them would take longer than to write them
+    buffer._vector_end = end = buffer.buffer_size if is_new else min(start + _AHEAD, buffer.buffer_size)
+    buffer._vector_start, buffer._vector_full = -1 if is_new else start, full
+    if is_new:
+        return
+    arrays, copies = _arrays(buffer, fields), buffer._vector_copies
     if not copies or any(copy.shape[1:] != array.shape[1:] for copy, array in zip(copies, arrays, strict=True)):
         copies = buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
     for copy, array in zip(copies, arrays, strict=True):
@@ -51,8 +53,9 @@ def _keep(buffer: Any, fields: tuple[str, ...]) -> None:
 def _put_back(buffer: Any, row: int, fields: tuple[str, ...]) -> None:
     """Undo what an `add` to this row has written."""
     buffer.pos, buffer.full = row, buffer._vector_full
-    for copy, array in zip(buffer._vector_copies, _arrays(buffer, fields), strict=True):
-        array[row] = copy[row - buffer._vector_start]
+    start = buffer._vector_start
+    for i, array in enumerate(_arrays(buffer, fields)):
+        array[row] = 0 if start < 0 else buffer._vector_copies[i][row - start]
 
 
 def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
