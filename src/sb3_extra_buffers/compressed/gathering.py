@@ -16,10 +16,10 @@ import numpy as np
 from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 
 from sb3_extra_buffers.codecs.base import Ints
+from sb3_extra_buffers.compressed.small import REPLAY
 
 _ALL = slice(None)
 _KNOWN = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]
-_FIELDS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 _SETTINGS = ("n_envs", "buffer_size", "optimize_memory_usage")
 
 
@@ -62,7 +62,7 @@ class StandIn:
             return Field(held, cells) if held.shape[:2] == cells.shape and held.flags.c_contiguous else held
 
         own = vars(self)  # attributes that are set go to the buffer
-        own.update({name: stand_in(getattr(buffer, name)) for name in _FIELDS})
+        own.update({name: stand_in(getattr(buffer, name)) for name in REPLAY})
         own.update(attributes, cells=cells, converts=converts)
         own["arrays"] = _arrays(buffer)  # kept, so that their ids stay theirs
         own["ids"] = [*map(id, self.arrays)]
@@ -114,7 +114,7 @@ _NORMALIZE = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
 def _arrays(buffer: Any) -> list[Any]:
     """Return the fields of a buffer; of those that are dicts, the keys and what they hold."""
     arrays: list[Any] = []
-    for name in _FIELDS:
+    for name in REPLAY:
         held = getattr(buffer, name)
         if type(held) is dict:
             arrays += [*held, *held.values()]
