@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from sb3_extra_buffers.frames.lock import is_held_here
 _AHEAD = 256  # rows copied at once
 REPLAY = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 ROLLOUT = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs")
-_MISSING: Any = object()
 ATTRIBUTES = tuple(f"_vector_{name}" for name in ("acquire", "release", "next", "end", "full", "start", "copies"))
 """What it keeps in a buffer, from the first `add` on: of another object they would take longer to get."""
 
@@ -62,10 +60,6 @@ def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
     return [getattr(buffer, name) for name in fields]  # `vars` would slow down every later access to an attribute
 
 
-def _is_given(value: Any) -> bool:
-    return value is not _MISSING
-
-
 def quick_add(
     add: Callable[..., None], usual_add: Callable[..., None], fields: tuple[str, ...] = REPLAY
 ) -> Callable[..., None]:
@@ -77,26 +71,12 @@ def quick_add(
         fields: `REPLAY` or `ROLLOUT`.
     """
 
-    def quick(
-        self: Any,
-        a: Any = _MISSING,
-        b: Any = _MISSING,
-        c: Any = _MISSING,
-        d: Any = _MISSING,
-        e: Any = _MISSING,
-        f: Any = _MISSING,
-        /,
-        **by_name: Any,
-    ) -> None:
+    def quick(self: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
         acquire = self._vector_acquire
-        if acquire is None or f is _MISSING or by_name:
+        if acquire is None:
             after = _adds_after(self.__class__, quick)
-            known = not self._stores and self.observation_space.dtype.kind == "f" and after[:2] == (usual_add, add)
-            if f is _MISSING or by_name or not known:
-                if acquire is not None:
-                    self._vector_next = -1  # this row is written, and not from here
-                given = (a, b, c, d, e, f)
-                after[0](self, *(given if f is not _MISSING else takewhile(_is_given, given)), **by_name)
+            if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
+                after[0](self, a, b, c, d, e, f)
                 return
             acquire = _begin(self)
         begun = -1
@@ -122,6 +102,8 @@ def quick_add(
                 raise
         usual_add(self, a, b, c, d, e, f)  # its errors say what is wrong
 
+    code, names = quick.__code__, add.__code__.co_varnames[: quick.__code__.co_argcount]
+    quick.__code__ = code.replace(co_varnames=names + code.co_varnames[len(names) :])  # arguments by SB3's names
     functools.update_wrapper(quick, add)
     quick.__doc__ = usual_add.__doc__
     _quick[quick] = usual_add, add
