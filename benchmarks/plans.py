@@ -103,8 +103,8 @@ PRESETS = {
     ),
     "full": Plan(
         MANY,
-        rounds=21,
-        rows=(5000, 2000, 25_000),
+        rounds=9,
+        rows=(2500, 600, 6000),
         all_methods_on=("MsPacman", "doom-deathmatch-rgb", "doom-deathmatch-labels"),
     ),
 }
