@@ -19,6 +19,7 @@ from sb3_extra_buffers.compressed import (
     CompressedObservations,
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
+    ahead,
     compressed_class,
     small,
 )
@@ -28,6 +29,7 @@ SPACE = spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ACTIONS = spaces.Box(-1, 1, (6,), np.float32)
 ROWS, N_ENVS = 5, 3
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+MODULES = (small.__name__, ahead.__name__, ReplayBuffer.__module__)
 
 
 def some_steps(n: int) -> list[list[Any]]:
@@ -186,7 +188,7 @@ def test_interrupted_anywhere(n: int) -> None:
             for buffer in (ours, before, after):
                 buffer.add(*some)
         after.add(*step)
-        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, (small.__name__, ReplayBuffer.__module__))
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, MODULES)
         assert_same_state(ours, after if ours.pos == after.pos else before)
         assert not is_held_here(ours._lock)
         where += 1
@@ -217,7 +219,7 @@ def rollout(cls: Any = CompressedRolloutBuffer) -> Any:
 
 def assert_same_rollout(ours: Any, theirs: Any) -> None:
     assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
-    for name in (*small.ROLLOUT, "returns", "advantages"):
+    for name in (*ahead.ROLLOUT, "returns", "advantages"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
 
 
@@ -287,7 +289,7 @@ def test_a_rollout_that_is_interrupted_anywhere(n: int) -> None:
             for buffer in (ours, before, after):
                 buffer.add(*some)
         after.add(*step)
-        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, (small.__name__, RolloutBuffer.__module__))
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, MODULES)
         assert_same_rollout(ours, after if ours.pos == after.pos else before)
         assert not is_held_here(ours._lock)
         where += 1

@@ -18,7 +18,7 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_extra_buffers.compressed.observations import CompressedObservations
-from sb3_extra_buffers.compressed.small import ROLLOUT, quick_add
+from sb3_extra_buffers.compressed.small import quick_add
 
 
 class CompressedReplayBuffer(CompressedObservations, ReplayBuffer):
@@ -34,7 +34,7 @@ class CompressedDictReplayBuffer(CompressedObservations, DictReplayBuffer):
 class CompressedRolloutBuffer(CompressedObservations, RolloutBuffer):
     """`RolloutBuffer` whose observations are compressed. Minibatches equal SB3's, bit for bit."""
 
-    add = quick_add(RolloutBuffer.add, CompressedObservations.add, ROLLOUT)
+    add = quick_add(RolloutBuffer.add, CompressedObservations.add)
 
 
 class CompressedDictRolloutBuffer(CompressedObservations, DictRolloutBuffer):

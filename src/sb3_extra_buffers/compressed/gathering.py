@@ -16,7 +16,7 @@ import numpy as np
 from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 
 from sb3_extra_buffers.codecs.base import Ints
-from sb3_extra_buffers.compressed.small import REPLAY
+from sb3_extra_buffers.compressed.ahead import REPLAY
 
 _ALL = slice(None)
 _KNOWN = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]

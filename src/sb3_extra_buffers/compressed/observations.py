@@ -28,7 +28,7 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
-from sb3_extra_buffers.compressed import hindsight, saving, small
+from sb3_extra_buffers.compressed import ahead, hindsight, saving, small
 from sb3_extra_buffers.compressed.gathering import StandIn, known_gatherer
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
@@ -44,7 +44,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_from", *small.ATTRIBUTES)
+_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_from", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the first `add` or `sample` sets."""
 
 Key = str | None  # of a Dict space; None where the observation is one array
@@ -81,8 +81,12 @@ class CompressedObservations(Described):
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
     _gathered_from: StandIn | None = None  # what stands for the buffer when batches are gathered
     _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
+    _ahead_next = _ahead_end = -1  # of `ahead`
+    _ahead_full = False
+    _ahead_copies: Sequence[NDArray[Any]] = ()
     observation_space: Any
     obs_shape: Any
+    buffer_size: int
     action_dim: int
     n_envs: int
     pos: int
@@ -192,6 +196,7 @@ class CompressedObservations(Described):
         with self._lock:
             known = self._lends and not self._stores and checked is args and not kwargs  # SB3's `add`, SB3's arrays
             if known and self._usual is not None and self._usual.n_infos is not None:
+                self._ahead_next = -1  # this row is written without a copy
                 super().add(*args)  # type: ignore[misc] # of a replay buffer: nothing fails half-way
                 return
             undo, stores, is_stored = self._undo(), self._stores.values(), False
@@ -209,7 +214,7 @@ class CompressedObservations(Described):
                     for store in stores:
                         store.publish()
                 else:
-                    self._roll_back(*undo)
+                    self._roll_back(undo)
                 raise
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -431,8 +436,12 @@ class CompressedObservations(Described):
         checked = checked_values(obs, full, space.dtype)  # type: ignore[arg-type] # these spaces have one
         return Lent(checked) if self._lends and key in self._stores and not discrete else checked
 
-    def _undo(self) -> tuple[Any, ...]:
-        """Return what an `add` may change: the position, and its row of SB3's arrays."""
+    def _undo(self) -> Undo | None:
+        """Return what an `add` may change: the position, and its row of SB3's arrays. None: `ahead` has a copy."""
+        fields = ahead.fields_of(type(self))
+        if fields and self.pos < self.buffer_size and not self._is_limited:
+            ahead.have(self, fields)
+            return None
         row, attributes, names = self.pos, vars(self), self._row_names
         if names is None:
             names = [name for name, held in attributes.items() if _has_rows(held)]
@@ -443,23 +452,37 @@ class CompressedObservations(Described):
             arrays = [array for held in arrays for array in (held.values() if type(held) is dict else (held,))]
         arrays = [array for array in arrays if type(array) is np.ndarray and array.ndim > 1 and row < len(array)]
         rows = [(array, array[row].copy()) for array in arrays]
-        return row, self.full, rows, hindsight.episodes(self)
+        return Undo(row, self.full, rows, hindsight.episodes(self))
 
-    def _roll_back(
-        self,
-        row: int,
-        full: bool,
-        rows: list[tuple[NDArray[Any], NDArray[Any]]],
-        episodes: hindsight.Episodes | None,
-    ) -> None:
+    @property
+    def _is_limited(self) -> bool:
+        """Whether an `add` may be refused for want of room: somebody may have changed rows since they were copied."""
+        for store in self._stores.values():  # noqa: SIM110 # half the time of `any`
+            if store.is_limited:
+                return True
+        return False
+
+    def _roll_back(self, undo: Undo | None) -> None:
         """Put back what an `add` that raised has written."""
-        self.pos, self.full = row, full
-        if episodes is not None:
-            hindsight.put_back(self, row, episodes)
-        for array, before in rows:
-            array[row] = before
+        if undo is None:
+            ahead.put_back(self, ahead.fields_of(type(self)))
+        else:
+            self.pos, self.full = undo.row, undo.full
+            if undo.episodes is not None:
+                hindsight.put_back(self, undo.row, undo.episodes)
+            for array, before in undo.rows:
+                array[undo.row] = before
         for store in self._stores.values():
             store.rollback()
+
+
+class Undo(NamedTuple):
+    """What an `add` may change, as it was before."""
+
+    row: int
+    full: bool
+    rows: list[tuple[NDArray[Any], NDArray[Any]]]  # arrays, and copies of their rows
+    episodes: hindsight.Episodes | None
 
 
 def _has_rows(held: Any) -> bool:

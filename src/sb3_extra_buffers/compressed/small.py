@@ -1,7 +1,7 @@
 """The `add` of buffers whose observations are short float vectors, kept in SB3's own arrays.
 
-SB3 needs 4 us for it, so nothing is checked before, and what SB3 accepts is accepted. The rows that it is about to
-overwrite are copied now and then, and put back when it raises.
+SB3 needs 4 us for it, so nothing is checked before, and what SB3 accepts is accepted. When it raises, the row that it
+has begun to write is put back.
 """
 
 from __future__ import annotations
@@ -10,66 +10,21 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sb3_extra_buffers.compressed import ahead
 from sb3_extra_buffers.frames.lock import is_held_here
 
-_AHEAD = 256  # rows copied at once
-REPLAY = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-ROLLOUT = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs")
-ATTRIBUTES = tuple(f"_vector_{name}" for name in ("acquire", "release", "next", "end", "full", "start", "copies"))
-"""What it keeps in a buffer, from the first `add` on: of another object they would take longer to get."""
+ATTRIBUTES = ("_vector_acquire", "_vector_release")
+"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`."""
 
 
-def _begin(buffer: Any) -> Callable[[], Any]:
-    buffer._vector_next = buffer._vector_end = -1
-    buffer._vector_full, buffer._vector_copies = False, []
-    buffer._vector_release = buffer._lock.release
-    buffer._vector_acquire = acquire = buffer._lock.acquire
-    return acquire  # type: ignore[no-any-return]
-
-
-def _keep(buffer: Any, fields: tuple[str, ...]) -> None:
-    """Copy the rows from `pos` up to `_vector_end`, if there is something in them."""
-    buffer._vector_next = -1  # nothing is known, should this be interrupted
-    if buffer.pos >= buffer.buffer_size:
-        raise IndexError("the rollout is full")
-    start, full = buffer.pos, buffer.full
-    is_new = start == 0 and not full  # all rows are zeros: to read them would take longer than to write them
-    buffer._vector_end = end = buffer.buffer_size if is_new else min(start + _AHEAD, buffer.buffer_size)
-    buffer._vector_start, buffer._vector_full = -1 if is_new else start, full
-    if is_new:
-        return
-    arrays, copies = _arrays(buffer, fields), buffer._vector_copies
-    if not copies or any(copy.shape[1:] != array.shape[1:] for copy, array in zip(copies, arrays, strict=True)):
-        copies = buffer._vector_copies = [np.empty_like(array[:_AHEAD]) for array in arrays]
-    for copy, array in zip(copies, arrays, strict=True):
-        copy[: end - start] = array[start:end]
-
-
-def _put_back(buffer: Any, row: int, fields: tuple[str, ...]) -> None:
-    """Undo what an `add` to this row has written."""
-    buffer.pos, buffer.full = row, buffer._vector_full
-    start = buffer._vector_start
-    for i, array in enumerate(_arrays(buffer, fields)):
-        array[row] = 0 if start < 0 else buffer._vector_copies[i][row - start]
-
-
-def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
-    return [getattr(buffer, name) for name in fields]  # `vars` would slow down every later access to an attribute
-
-
-def quick_add(
-    add: Callable[..., None], usual_add: Callable[..., None], fields: tuple[str, ...] = REPLAY
-) -> Callable[..., None]:
+def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Callable[..., None]:
     """Return the method `add` of a buffer.
 
     Args:
-        add: that of the SB3 class, which takes six arguments, and writes the fields and nothing else.
+        add: that of the SB3 class, one of those that `ahead` knows; it takes six arguments.
         usual_add: that for other observations.
-        fields: `REPLAY` or `ROLLOUT`.
     """
+    fields = ahead.WRITTEN[add]
 
     def quick(self: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
         acquire = self._vector_acquire
@@ -78,15 +33,16 @@ def quick_add(
             if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
                 after[0](self, a, b, c, d, e, f)
                 return
-            acquire = _begin(self)
-        begun = -1
+            self._vector_release = self._lock.release
+            self._vector_acquire = acquire = self._lock.acquire
+        begun = False
         try:
             acquire()  # `with` takes longer
             row = self.pos
-            if row != self._vector_next or row == self._vector_end or self.full is not self._vector_full:
-                _keep(self, fields)
-            self._vector_next = row + 1
-            begun = row
+            if row != self._ahead_next or row == self._ahead_end or self.full is not self._ahead_full:
+                ahead.keep(self, fields)
+            self._ahead_next = row + 1
+            begun = True
             add(self, a, b, c, d, e, f)
             self._vector_release()
             return
@@ -94,8 +50,8 @@ def quick_add(
             if not is_held_here(self._lock):  # Ctrl-C came before, or after all was done
                 raise
             try:
-                if begun >= 0:
-                    _put_back(self, begun, fields)
+                if begun:
+                    ahead.put_back(self, fields)
             finally:
                 self._vector_release()
             if not isinstance(error, Exception):
