@@ -384,3 +384,30 @@ def test_a_dict_of_small_observations_needs_no_store() -> None:
     ours, sb3 = twin.make(DICT_KINDS["small"], 12, 2)
     check(twin, ours, sb3, steps(DICT_KINDS["small"], 2, 30))
     assert ours.device_usage().total_bytes == 0
+
+
+@DEVICE
+@pytest.mark.parametrize("method", METHODS)
+def test_one_part_of_a_batch_is_changed_in_place(method: str, device: str) -> None:
+    """Parts lie in one piece of memory; autograd does not take the others for changed."""
+    ours, _, _ = filled(gpu_twins(device)["replay"], 12, compression_method=method)
+    batch = ours.sample(5)
+    for part in batch[:5]:
+        before = [other._version for other in batch[:5]]
+        part.zero_()
+        changed = [other._version != version for other, version in zip(batch[:5], before, strict=True)]
+        assert changed == [other is part for other in batch[:5]]
+
+
+def test_the_heap_is_large_enough_for_a_frame_before_one_without_payload() -> None:
+    """A frame that is its key needs no bytes: it may be listed last, and end before the one that begins there, too."""
+    ours, _, _ = filled(gpu_twins("cpu")["replay"], 12, compression_method="delta")
+    ours.sample(3)
+    store = ours._stores[None]
+    mirror, frames = store._mirror, store.frames
+    first, second = np.flatnonzero(frames.counts)[-2:]
+    frames.offsets[[first, second]] = 8
+    frames.lengths[[first, second]] = 12, 0
+    mirror.extent = 0
+    mirror.outgoing(np.array([first, second]), {})
+    assert mirror.extent == 8 + 12

@@ -68,3 +68,11 @@ def test_another_triton(launcher: Any) -> None:
     kernel = Kernel(launcher)
     _handle(kernel)(5, 0, 1001)
     assert kernel.usual == [((5, 1, 1), 1001)]
+
+
+def test_hooks_that_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel(Launcher())
+    handle = _handle(kernel)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", print)
+    handle(5, 0, 1001)
+    assert kernel.usual == [((5, 1, 1), 1001)]
