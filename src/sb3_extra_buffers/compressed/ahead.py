@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ WRITTEN: dict[Callable[..., None], tuple[str, ...]] = {
     DictRolloutBuffer.add: ROLLOUT,
 }
 """The fields of which these write a row, and nothing else."""
-ATTRIBUTES = tuple(f"_ahead_{name}" for name in ("next", "end", "full", "start", "copies"))
+ATTRIBUTES = tuple(f"_ahead_{name}" for name in ("next", "end", "full", "start", "held", "copies"))
 """What is kept in a buffer: of another object it would take longer to get."""
 
 
@@ -35,15 +36,23 @@ def fields_of(cls: Any) -> tuple[str, ...]:
 
 @functools.cache
 def _fields_of(cls: Any) -> tuple[str, ...]:
-    ours = __name__.partition(".")[0]
-    adds = (vars(base)["add"] for base in cls.__mro__ if "add" in vars(base) and base.__module__.split(".")[0] != ours)
+    adds = (vars(base)["add"] for base in cls.__mro__ if "add" in vars(base) and not _is_ours(base))
     return WRITTEN.get(next(adds), ())
+
+
+def _is_ours(base: type) -> bool:
+    return base.__module__.partition(".")[0] == __name__.partition(".")[0] and hasattr(base, "_ahead_next")
 
 
 def have(buffer: Any, fields: tuple[str, ...]) -> None:
     """See to it that there is a copy of the row at `pos`, which is written next."""
     row = buffer.pos
-    if row != buffer._ahead_next or row == buffer._ahead_end or buffer.full is not buffer._ahead_full:
+    if (
+        row != buffer._ahead_next
+        or row == buffer._ahead_end
+        or buffer.full is not buffer._ahead_full
+        or not all(map(is_, buffer._ahead_held, attrgetter(*fields)(buffer)))
+    ):
         keep(buffer, fields)
     buffer._ahead_next = row + 1
 
@@ -55,33 +64,32 @@ def keep(buffer: Any, fields: tuple[str, ...]) -> None:
         raise IndexError("the rollout is full")
     start, full = buffer.pos, buffer.full
     is_new = start == 0 and not full  # all rows are zeros: to read them would take longer than to write them
+    buffer._ahead_held = held = attrgetter(*fields)(buffer)
+    arrays = _arrays(held)
     buffer._ahead_end = end = buffer.buffer_size if is_new else min(start + _ROWS, buffer.buffer_size)
     buffer._ahead_start, buffer._ahead_full = -1 if is_new else start, full
-    if is_new:
-        return
-    arrays, copies = _arrays(buffer, fields), buffer._ahead_copies
-    if [*map(_kind, copies)] != [*map(_kind, arrays)]:
-        copies = buffer._ahead_copies = [np.empty_like(array[:_ROWS]) for array in arrays]
-    for copy, array in zip(copies, arrays, strict=True):
-        copy[: end - start] = array[start:end]
+    copies = [copy for _, copy in buffer._ahead_copies]
+    if [*map(_kind, copies)] != [_kind(array[:_ROWS]) for array in arrays]:
+        copies = [np.empty_like(array[:_ROWS]) for array in arrays]
+    buffer._ahead_copies = [*zip(arrays, copies, strict=True)]
+    if not is_new:
+        for array, copy in buffer._ahead_copies:
+            copy[: end - start] = array[start:end]
 
 
-def put_back(buffer: Any, fields: tuple[str, ...]) -> None:
-    """Undo what an `add` has written since `have` or `keep`."""
+def put_back(buffer: Any) -> None:
+    """Undo what an `add` has written since `have` or `keep`. What somebody else wrote to that row since is lost."""
     row, start = buffer._ahead_next - 1, buffer._ahead_start
     buffer.pos, buffer.full = row, buffer._ahead_full
-    for i, array in enumerate(_arrays(buffer, fields)):
-        array[row] = 0 if start < 0 else buffer._ahead_copies[i][row - start]
+    for array, copy in buffer._ahead_copies:
+        array[row] = 0 if start < 0 else copy[row - start]
 
 
-def _arrays(buffer: Any, fields: tuple[str, ...]) -> list[NDArray[Any]]:
-    """Return the fields that are arrays of SB3's, with a row for each step."""
-    arrays: list[Any] = []
-    for name in fields:
-        held = getattr(buffer, name)  # `vars` would slow down every later access to an attribute
-        arrays += held.values() if type(held) is dict else (held,)
-    return [array for array in arrays if type(array) is np.ndarray]
+def _arrays(held: tuple[Any, ...]) -> list[NDArray[Any]]:
+    """Return those of the fields that are arrays of SB3's."""
+    parts = [part for field in held for part in (field.values() if type(field) is dict else (field,))]
+    return [part for part in parts if issubclass(type(part), np.ndarray)]  # `FrameArray` passes for an instance
 
 
 def _kind(array: NDArray[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    return array.shape[1:], array.dtype
+    return array.shape, array.dtype

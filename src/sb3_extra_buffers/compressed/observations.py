@@ -83,7 +83,8 @@ class CompressedObservations(Described):
     _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
-    _ahead_copies: Sequence[NDArray[Any]] = ()
+    _ahead_held: tuple[Any, ...] = ()
+    _ahead_copies: Sequence[tuple[NDArray[Any], NDArray[Any]]] = ()
     observation_space: Any
     obs_shape: Any
     buffer_size: int
@@ -194,11 +195,6 @@ class CompressedObservations(Described):
         elif self._n_lent:
             checked = [*map(Lent, args[: self._n_lent]), *args[self._n_lent :]]
         with self._lock:
-            known = self._lends and not self._stores and checked is args and not kwargs  # SB3's `add`, SB3's arrays
-            if known and self._usual is not None and self._usual.n_infos is not None:
-                self._ahead_next = -1  # this row is written without a copy
-                super().add(*args)  # type: ignore[misc] # of a replay buffer: nothing fails half-way
-                return
             undo, stores, is_stored = self._undo(), self._stores.values(), False
             try:
                 for store in stores:
@@ -442,6 +438,7 @@ class CompressedObservations(Described):
         if fields and self.pos < self.buffer_size and not self._is_limited:
             ahead.have(self, fields)
             return None
+        self._ahead_next = -1  # this row is written without a copy ahead
         row, attributes, names = self.pos, vars(self), self._row_names
         if names is None:
             names = [name for name, held in attributes.items() if _has_rows(held)]
@@ -458,22 +455,22 @@ class CompressedObservations(Described):
     def _is_limited(self) -> bool:
         """Whether an `add` may be refused for want of room: somebody may have changed rows since they were copied."""
         for store in self._stores.values():  # noqa: SIM110 # half the time of `any`
-            if store.is_limited:
+            if store.is_limited or store.spill is not None:
                 return True
         return False
 
     def _roll_back(self, undo: Undo | None) -> None:
         """Put back what an `add` that raised has written."""
-        if undo is None:
-            ahead.put_back(self, ahead.fields_of(type(self)))
-        else:
-            self.pos, self.full = undo.row, undo.full
-            if undo.episodes is not None:
-                hindsight.put_back(self, undo.row, undo.episodes)
-            for array, before in undo.rows:
-                array[undo.row] = before
         for store in self._stores.values():
             store.rollback()
+        if undo is None:
+            ahead.put_back(self)
+            return
+        self.pos, self.full = undo.row, undo.full
+        if undo.episodes is not None:
+            hindsight.put_back(self, undo.row, undo.episodes)
+        for array, before in undo.rows:
+            array[undo.row] = before
 
 
 class Undo(NamedTuple):

@@ -370,22 +370,23 @@ class FrameStore:
         """Make room for ids of so many frames."""
         more = max(n_frames - self.n_free, len(self.counts) >> 4, _ENTRIES if self.budget.max_bytes is None else 0)
         self.budget.check(more * _ENTRY)
-        known = len(self.counts)
-        self.offsets = grown(self.offsets, more)
-        self.lengths = grown(self.lengths, more)
-        self.references = grown(self.references, more)
-        self.counts = grown(self.counts, more)
-        self.free = grown(self.free, more)
-        self.free[self.n_free : self.n_free + more] = np.arange(known + more - 1, known - 1, -1)
-        self.n_free += more
+        known, free = len(self.counts), grown(self.free, more)
+        free[self.n_free : self.n_free + more] = np.arange(known + more - 1, known - 1, -1)
+        vars(self).update(  # all, or none if there is no memory or Ctrl-C comes
+            offsets=grown(self.offsets, more),
+            lengths=grown(self.lengths, more),
+            references=grown(self.references, more),
+            counts=grown(self.counts, more),
+            free=free,
+            n_free=self.n_free + more,
+        )
 
     def _make_room(self, streams: Ints) -> None:
         if streams.min() < 0:
             raise ValueError(f"streams are numbered from 0, not {streams.min()}")
         more = int(streams.max()) + 1 - len(self.recent)
         self.budget.check(more * self.stack * self.frame_bytes)
-        self.recent = grown(self.recent, more)
-        self.recent_ids = grown(self.recent_ids, more)
+        vars(self).update(recent=grown(self.recent, more), recent_ids=grown(self.recent_ids, more))
 
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
