@@ -8,8 +8,8 @@ Only payloads, entries and keys that are new cross the bus, many in one transfer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,10 @@ from sb3_extra_buffers.gpu_buffers.kernels import delta_decode, rle_decode
 from sb3_extra_buffers.gpu_buffers.kernels.delta import decode_launch
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter
+from sb3_extra_buffers.gpu_buffers.parcels import Parcel, pack, packer
 from sb3_extra_buffers.gpu_buffers.transfer import to_device
 
 _SLACK = 8  # a tensor that must grow gets 1/8 more than it needs
-_HEAP, _TABLE, _KEYS, _IDS = range(4)  # targets of `scatter`
 
 ON_DEVICE = (Delta, NoCompression, Rle)
 """Codecs whose payloads the device decodes. Those of others are decoded by the host and sent as they are."""
@@ -38,6 +38,7 @@ class MirroredFrames(FrameStore):
 
     def _prepare(self) -> None:
         super()._prepare()
+        packer()  # compiled now, not in the middle of a training
         self._unsent = set(np.flatnonzero(self.counts).tolist())
 
     def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
@@ -124,44 +125,24 @@ class Mirror:
         self.table, self.keys = sent[1].clone(), sent[2].clone()  # each in memory of its own: they grow one by one
         self.by_kernel = device.type == "cuda" and not isinstance(self.codec, Rle)
 
-    def outgoing(self, ids: Ints, written: Mapping[int, Ids]) -> tuple[NDArray[Any], ...]:
-        """Return what the device needs for the frames `ids`, and `written` rows of ids by place: `receive` takes it."""
-        frames = self.frames
-        pieces: list[Bytes] = []
-        orders: list[NDArray[np.int64]] = []  # target, place and size of each piece
-        if written:
-            rows = [row.reshape(-1) for row in written.values()]
-            pieces.append(np.concatenate(rows).view(np.uint8))
-            orders.append(_orders(_IDS, np.array([*written]) * (4 * frames.stack), [row.nbytes for row in rows]))
-        if ids.size:
-            ids = ids[frames.offsets[ids].argsort(kind="stable")]
-            entries, heap = self._entries(ids), frames.heap.data
-            starts, sizes = entries[:, 0], entries[:, 1] & 0xFFFFFFFF
-            ends = starts + sizes
-            changed = self._changed_keys(entries)
-            if changed:
-                keys = self.sent_keys[changed].view(np.uint8)
-                pieces.append(keys.reshape(-1))
-                orders.append(_orders(_KEYS, np.array(changed) * keys.shape[1], keys.shape[1]))
-            pieces.append(entries.view(np.uint8).reshape(-1))
-            orders.append(_orders(_TABLE, ids * 16, 16))
-            # Frames that were stored one after another lie so, most of the time.
-            apart = (starts[1:] != ends[:-1]).nonzero()[0]
-            firsts, lasts = [starts[0], *starts[apart + 1].tolist()], [*ends[apart].tolist(), ends[-1]]
-            pieces += [heap[first:last] for first, last in zip(firsts, lasts, strict=True)]
-            orders.append(_orders(_HEAP, starts, sizes))
-            self.extent = max(self.extent, int(ends.max()))
-            self.heap = grown(self.heap, self.extent)
-            self.table = grown(self.table, len(frames.counts))
-        if not pieces:
-            return ()
-        listed = np.concatenate(orders)
-        listed[:, 2] = listed[:, 3].cumsum() - listed[:, 3]
-        return np.concatenate(pieces), listed
+    def outgoing(self, ids: Ints, written: dict[int, Ids], rest: int = 0) -> Parcel:
+        """Return a parcel with the frames `ids`, and `written` rows of ids by place; see `pack`."""
+        frames, keys = self.frames, self._coder_keys
+        if len(keys) > len(self.sent_keys):
+            n = len(self.sent_keys)
+            self.keys = grown(self.keys, len(keys))
+            self.keys[n:] = 0  # as `sent_keys` says
+            self.sent_keys = np.pad(self.sent_keys, ((0, len(self.keys) - n), (0, 0)))
+        # A key's place is used again for another one when no frame refers to it any more: `pack` compares them.
+        parcel = pack(frames, ids, keys, self.sent_keys, written, rest)
+        self.extent = max(self.extent, parcel.extent)
+        self.heap = grown(self.heap, self.extent)
+        self.table = grown(self.table, len(frames.counts))
+        return parcel
 
-    def receive(self, data: torch.Tensor, orders: torch.Tensor, ids: torch.Tensor) -> None:
-        """Put the tensors of what was outgoing in their places; rows of ids in `ids`."""
-        scatter(data, orders, (self.heap, self.table, self.keys, ids))
+    def receive(self, parcel: torch.Tensor, n: int, ids: torch.Tensor, rest: torch.Tensor | None = None) -> None:
+        """Carry out the `n` orders of what was outgoing; rows of ids go to `ids`, what followed it to `rest`."""
+        scatter(parcel, n, (self.heap, self.table, self.keys, ids, ids if rest is None else rest))
 
     def _entries(self, ids: Ints) -> Ints:
         """Return the entries of the table for `ids`, as `pack_entries` describes them."""
@@ -174,26 +155,16 @@ class Mirror:
         return entries
 
     @property
+    def _coder_keys(self) -> NDArray[np.uint32]:
+        """The key frames; none where the codec has none."""
+        coder = self.frames.coder
+        return coder.keys if isinstance(coder, DeltaCoder) else np.zeros((0, -(-self.frame_bytes // 4)), np.uint32)
+
+    @property
     def _keys(self) -> NDArray[np.uint32]:
         """The key frames; one of zeros where the codec has none."""
-        coder = self.frames.coder
-        return coder.keys if isinstance(coder, DeltaCoder) else np.zeros((1, -(-self.frame_bytes // 4)), np.uint32)
-
-    def _changed_keys(self, entries: Ints) -> list[int]:
-        """Return which of the keys that `entries` name the device does not have; `sent_keys` has them then."""
-        coder = self.frames.coder
-        if not isinstance(coder, DeltaCoder):
-            return []
-        keys, sent = coder.keys, self.sent_keys
-        if len(keys) > len(sent):
-            self.keys = grown(self.keys, len(keys))
-            self.keys[len(sent) :] = 0  # as `sent_keys` says
-            self.sent_keys = sent = np.pad(sent, ((0, len(self.keys) - len(sent)), (0, 0)))
-        # A key's place is used again for another one when no frame refers to it any more: compare, do not guess.
-        changed = [key for key in set((entries[:, 1] >> 32).tolist()) if keys[key].tobytes() != sent[key].tobytes()]
-        for key in changed:
-            sent[key] = keys[key]
-        return changed
+        keys = self._coder_keys
+        return keys if len(keys) else np.zeros((1, keys.shape[1]), np.uint32)
 
     def decode(
         self,
@@ -252,13 +223,6 @@ class Mirror:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that lies on the device."""
         return {"heap": self.heap, "table": self.table, "keys": self.keys}
-
-
-def _orders(target: int, places: NDArray[Any], sizes: Any) -> NDArray[np.int64]:
-    """Return orders for `scatter` that lack one column: where in the data each piece begins."""
-    orders = np.empty((len(places), 4), np.int64)
-    orders[:, 0], orders[:, 1], orders[:, 3] = target, places, sizes
-    return orders
 
 
 def grown(tensor: torch.Tensor, n: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.gpu_buffers.compression_methods import check_method
 from sb3_extra_buffers.gpu_buffers.memory import DeviceUsage
+from sb3_extra_buffers.gpu_buffers.parcels import aligned
 from sb3_extra_buffers.gpu_buffers.store import (
     DenseObservations,
     DeviceObservations,
@@ -213,20 +214,24 @@ class GpuObservations(CompressedObservations):
         numbers = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
         stores = {store: None for store, _ in groups}
         near = self._placed is None or self._placed == self.device
+        sent_now = [*numbers, *arrays] if near else numbers  # near: one transfer for all
+        # One store: its parcel brings the rest along.
+        alone = next(iter(stores)) if near and len(stores) == 1 else None
         try:
-            coming = [(store, store.outgoing()) for store in stores]
-            theirs = [*numbers, *(array for _, pair in coming for array in pair)]
-            sent = Sent([*theirs, *arrays] if near else theirs, self.buffer_device)  # near: one transfer for all
-            i = len(numbers)
-            for store, pair in coming:
-                if pair:
-                    store.receive(sent.tensor(i), sent.tensor(i + 1))
-                    i += 2
+            if alone is not None and alone.takes_memory:
+                parcel = alone.outgoing(sum(aligned(array.nbytes) for array in sent_now))
+                sent = Sent(sent_now, self.buffer_device, parcel, alone.receive)
+            else:
+                coming = [(store, parcel) for store in stores if (parcel := store.outgoing()) is not None]
+                sent = Sent([*sent_now, *(parcel.data for _, parcel in coming)], self.buffer_device)
+                for i, (store, parcel) in enumerate(coming, len(sent_now)):
+                    store.receive(sent.tensor(i), parcel.n)
         except BaseException:
             for store in stores:
                 store.begin_anew()  # what was on its way may not have arrived
             raise
-        fields = [sent.tensor(j) for j in range(i, i + len(arrays))] if near else to_device(arrays, self.device)
+        n = len(numbers)
+        fields = [sent.tensor(n + i) for i in range(len(arrays))] if near else to_device(arrays, self.device)
         read: dict[Selection, torch.Tensor] = {}
         for i, ((store, are_ids), group) in enumerate(groups.items()):
             sizes = [len(one.numbers) for one in group]

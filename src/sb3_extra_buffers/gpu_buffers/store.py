@@ -18,6 +18,7 @@ from sb3_extra_buffers.frames.store import FrameStore, Ids
 from sb3_extra_buffers.gpu_buffers.dense import DenseFrames
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames, Reading
+from sb3_extra_buffers.gpu_buffers.parcels import Parcel
 from sb3_extra_buffers.gpu_buffers.transfer import to_device
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
@@ -170,15 +171,20 @@ class DeviceObservations(ObservationStore):
     def refresh(self) -> None:
         """Send to the device what it does not have."""
         try:
-            arrays = self.outgoing()
-            if arrays:
-                self.receive(*to_device(arrays, self.device))
+            parcel = self.outgoing()
+            if parcel is not None:
+                (data,) = to_device([parcel.data], self.device)
+                self.receive(data, parcel.n)
         except BaseException:
             self.begin_anew()
             raise
 
-    def outgoing(self) -> tuple[NDArray[Any], ...]:
-        """Return what the device does not have, nothing or arrays for `receive`; it counts as sent from now on."""
+    def outgoing(self, rest: int = 0) -> Parcel | None:
+        """Return what the device does not have, if there is anything; it counts as sent from now on.
+
+        Args:
+            rest: bytes that will follow it, which `receive` is to copy.
+        """
         frames, mirror, limit = self._mirrored, self._mirror, self.limit
         if mirror is None or mirror.frames is not frames:
             # All of the heap at once, if the limit is for this store alone.
@@ -189,15 +195,15 @@ class DeviceObservations(ObservationStore):
             (self._device_ids,) = to_device([self._place_tables()], self.device)
             self._written = {}
         if not frames.n_unsent and not self._written:
-            return ()
+            return None
         written, self._written = self._written, {}
-        return mirror.outgoing(frames.take_unsent(self._allowed), written)
+        return mirror.outgoing(frames.take_unsent(self._allowed), written, rest)
 
-    def receive(self, data: torch.Tensor, orders: torch.Tensor) -> None:
-        """Take the tensors of what was outgoing."""
+    def receive(self, parcel: torch.Tensor, n: int, rest: torch.Tensor | None = None) -> None:
+        """Take what was outgoing: `n` orders. `rest`: where to copy what followed it."""
         assert self._mirror is not None
         assert self._device_ids is not None
-        self._mirror.receive(data, orders, self._device_ids)
+        self._mirror.receive(parcel, n, self._device_ids, rest)
 
     @property
     def _allowed(self) -> int | None:
@@ -380,9 +386,9 @@ class DenseObservations(DeviceObservations):
         """Make the prepared assignments show."""
         ObservationStore.publish(self)
 
-    def outgoing(self) -> tuple[NDArray[Any], ...]:
+    def outgoing(self, rest: int = 0) -> Parcel | None:
         """Nothing: observations are sent when they are stored."""
-        return ()
+        return None
 
     def claim(self) -> None:
         """Nothing to do: cells are not limited."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sb3_extra_buffers.gpu_buffers.parcels import Parcel, aligned
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
-_ALIGNMENT = 16
 _PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
 """Bytes of the pinned memory of one transfer: how many such pieces."""
+_LARGEST = max(_PIECES)
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
@@ -29,21 +30,42 @@ class Sent:
     They are packed into pinned memory and copied in one transfer that the host does not wait for. Up to half a
     megabyte the whole piece of memory is copied, used or not: that takes less time than to say which part.
 
+    With a parcel, what is received there brings the arrays along: its kernel reads both in pinned memory.
+
+    Args:
+        arrays: what to send.
+        device: where to.
+        parcel: for somebody else, sent together with the arrays; its orders copy them as the rest.
+        receive: takes parcels: memory that begins with one, its number of orders, and where to copy the rest.
+
     Attributes:
-        memory: all of them; the first array begins where it does.
+        memory: the arrays; the first one begins where it does.
     """
 
     __slots__ = ("_laid", "_views", "memory")
 
-    def __init__(self, arrays: Sequence[NDArray[Any]], device: torch.device) -> None:
+    def __init__(
+        self,
+        arrays: Sequence[NDArray[Any]],
+        device: torch.device,
+        parcel: Parcel | None = None,
+        receive: Callable[[torch.Tensor, int, torch.Tensor], None] | None = None,
+    ) -> None:
         laid, end = [], 0
         for array in arrays:
             laid.append((array.shape, array.dtype, end))
-            end += (array.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
-        packed, memory = _staging(device).memory(end)
+            end += aligned(array.nbytes)
+        begin = 0 if parcel is None else parcel.data.nbytes
+        packed, memory = _staging(device).memory(begin + end)
         for array, (shape, dtype, start) in zip(arrays, laid, strict=True):
-            np.ndarray(shape, dtype, memory, start)[...] = array
-        self.memory = packed.to(device, non_blocking=True)
+            np.ndarray(shape, dtype, memory, begin + start)[...] = array
+        if parcel is None or receive is None:
+            self.memory = packed.to(device, non_blocking=True)
+        else:
+            memory[:begin] = parcel.data
+            self.memory = torch.empty(end, dtype=torch.uint8, device=device)
+            # Memory that is not of a ring is torch's to give out again, which does not know who else reads it.
+            receive(packed if begin + end <= _LARGEST else packed.to(device), parcel.n, self.memory)
         self._laid = laid
         self._views: dict[np.dtype[Any], torch.Tensor] = {}
 

@@ -58,13 +58,13 @@ class Launch:
         self.handles: dict[int, Callable[..., None]] = {}  # by the number of the device
 
     def __call__(self, n: int, *tensors: torch.Tensor) -> None:
-        """Run `n` programs with `tensors`, each of them contiguous."""
+        """Run `n` programs with `tensors`, contiguous ones. The last is on the device, others may be pinned."""
         addresses, ends = [], 0
         for tensor in tensors:
             address = tensor.data_ptr()
             addresses.append(address)
             ends |= address
-        number = tensors[0].get_device()  # -1: the CPU
+        number = tensors[-1].get_device()  # -1: the CPU
         if number >= 0 and number != torch.cuda.current_device():
             with torch.cuda.device(number):  # Triton looks for the current one
                 self(n, *tensors)

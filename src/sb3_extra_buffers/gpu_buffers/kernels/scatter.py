@@ -1,4 +1,4 @@
-"""Many pieces of one transfer, copied to where they belong in one launch."""
+"""Many pieces of a parcel, copied to where they belong in one launch."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from sb3_extra_buffers.gpu_buffers.kernels.launch import Launch, use_triton
 
 tl: Any = None  # triton.language, once a kernel is compiled
 
-N_TARGETS = 4
+N_TARGETS = 5
 
 
-def scatter(data: torch.Tensor, orders: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
-    """Copy pieces of `data` into `targets`.
+def scatter(parcel: torch.Tensor, n: int, targets: Sequence[torch.Tensor]) -> None:
+    """Copy pieces of a parcel into `targets`.
 
     Args:
-        data: uint8 [n].
-        orders: int64 [m, 4], a piece each: number of the target, byte where it begins there, byte where it begins in
-            `data`, bytes. Pieces must not overlap where they are copied to.
-        targets: four contiguous tensors.
+        parcel: uint8, begins with `n` orders, int64 [n, 4]: of each piece the number of the target, byte where it
+            begins there, byte where it begins in the parcel, bytes. Pieces must not overlap where they are copied to.
+            It may lie in pinned memory of the host where targets are on CUDA.
+        n: how many orders.
+        targets: five contiguous tensors.
     """
-    if not use_triton(data):
-        scatter_reference(data, orders, targets)
-    elif len(orders):
-        _scatter(len(orders), data, orders, *targets)
+    if n and use_triton(targets[0]):
+        _scatter(n, parcel, parcel, *targets)
+    elif n:
+        scatter_reference(parcel, n, targets)
 
 
-def scatter_reference(data: torch.Tensor, orders: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
-    """Copy as the kernel does, in torch."""
+def scatter_reference(parcel: torch.Tensor, n: int, targets: Sequence[torch.Tensor]) -> None:
+    """Copy as the kernel does, in torch; at least one piece."""
     flat = [target.view(-1).view(torch.uint8) for target in targets]
-    for target, to, start, n in orders.tolist():
-        flat[target][to : to + n] = data[start : start + n]
+    for target, to, start, size in parcel[: 32 * n].view(torch.int64).view(n, 4).tolist():
+        flat[target][to : to + size] = parcel[start : start + size]
 
 
 def _scatter_kernel(  # type: ignore[no-untyped-def] # Triton reads annotations
-    data, orders, target_0, target_1, target_2, target_3, BLOCK: tl.constexpr
+    data, orders, target_0, target_1, target_2, target_3, target_4, BLOCK: tl.constexpr
 ):
     order = orders + 4 * tl.program_id(0).to(tl.int64)
     target = tl.load(order)
@@ -49,6 +50,8 @@ def _scatter_kernel(  # type: ignore[no-untyped-def] # Triton reads annotations
         place = target_2
     if target == 3:
         place = target_3
+    if target == 4:
+        place = target_4
     place += tl.load(order + 1)
     source = data + tl.load(order + 2)
     for base in range(0, n, BLOCK):
