@@ -25,6 +25,9 @@ WRITTEN: dict[Callable[..., None], tuple[str, ...]] = {
     DictRolloutBuffer.add: ROLLOUT,
 }
 """The fields of which these write a row, and nothing else."""
+_GET: dict[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] = {
+    fields: attrgetter(*fields) for fields in (REPLAY, ROLLOUT)
+}
 ATTRIBUTES = tuple(f"_ahead_{name}" for name in ("next", "end", "full", "start", "held", "copies"))
 """What is kept in a buffer: of another object it would take longer to get."""
 
@@ -51,7 +54,7 @@ def have(buffer: Any, fields: tuple[str, ...]) -> None:
         row != buffer._ahead_next
         or row == buffer._ahead_end
         or buffer.full is not buffer._ahead_full
-        or not all(map(is_, buffer._ahead_held, attrgetter(*fields)(buffer)))
+        or not all(map(is_, buffer._ahead_held, _GET[fields](buffer)))
     ):
         keep(buffer, fields)
     buffer._ahead_next = row + 1
@@ -64,7 +67,7 @@ def keep(buffer: Any, fields: tuple[str, ...]) -> None:
         raise IndexError("the rollout is full")
     start, full = buffer.pos, buffer.full
     is_new = start == 0 and not full  # all rows are zeros: to read them would take longer than to write them
-    buffer._ahead_held = held = attrgetter(*fields)(buffer)
+    buffer._ahead_held = held = _GET[fields](buffer)
     arrays = _arrays(held)
     buffer._ahead_end = end = buffer.buffer_size if is_new else min(start + _ROWS, buffer.buffer_size)
     buffer._ahead_start, buffer._ahead_full = -1 if is_new else start, full
