@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpu_twins import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_extra_buffers.gpu_buffers import parcels
-from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter_reference
+from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter, scatter_reference
 from sb3_extra_buffers.gpu_buffers.parcels import aligned, pack, pack_kernel, pack_reference
+from sb3_extra_buffers.gpu_buffers.transfer import Sent
 
 FRAME_BYTES, WORDS, N, N_KEYS = 50, 13, 12, 4
 
@@ -94,3 +96,24 @@ def test_the_kernel_does_as_its_reference(seed: int, rest: int) -> None:
 @pytest.mark.parametrize(("n", "wanted"), [(0, 0), (1, 16), (16, 16), (17, 32)])
 def test_aligned(n: int, wanted: int) -> None:
     assert aligned(n) == wanted
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n", [7, 300_000])  # in a piece of pinned memory that is kept, and in one that is not
+def test_arrays_that_follow_a_parcel(n: int, device: str) -> None:
+    frames, keys = some_frames(np.random.default_rng(0)), np.zeros((0, WORDS), np.uint32)
+    nothing = torch.zeros(100 * N, dtype=torch.uint8, device=device)
+
+    def receive(data: torch.Tensor, n_orders: int, rest: torch.Tensor) -> None:
+        scatter(data, n_orders, (nothing, nothing, nothing, nothing, rest))
+
+    came = []
+    for i in range(300 if n < 1000 else 3):  # each piece of pinned memory is used more than once
+        arrays = [np.full((n, 2), i), np.full((n, 1), i, np.float32), np.full(3, i, np.int32)]
+        parcel = pack(frames, np.arange(N), keys, keys.copy(), {}, sum(aligned(array.nbytes) for array in arrays))
+        sent = Sent(arrays, torch.device(device), parcel, receive)
+        came.append([sent.tensor(j) for j in range(3)])
+    for i, tensors in enumerate(came):
+        assert [tensor.shape for tensor in tensors] == [(n, 2), (n, 1), (3,)]
+        assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.float32, torch.int32]
+        assert all((tensor == i).all() for tensor in tensors)

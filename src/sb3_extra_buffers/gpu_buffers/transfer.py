@@ -65,7 +65,7 @@ class Sent:
             memory[:begin] = parcel.data
             self.memory = torch.empty(end, dtype=torch.uint8, device=device)
             # Memory that is not of a ring is torch's to give out again, which does not know who else reads it.
-            receive(packed if begin + end <= _LARGEST else packed.to(device), parcel.n, self.memory)
+            receive(packed if begin + end <= _LARGEST else packed.to(device, non_blocking=True), parcel.n, self.memory)
         self._laid = laid
         self._views: dict[np.dtype[Any], torch.Tensor] = {}
 
