@@ -372,21 +372,17 @@ class FrameStore:
         self.budget.check(more * _ENTRY)
         known, free = len(self.counts), grown(self.free, more)
         free[self.n_free : self.n_free + more] = np.arange(known + more - 1, known - 1, -1)
-        vars(self).update(  # all, or none if there is no memory or Ctrl-C comes
-            offsets=grown(self.offsets, more),
-            lengths=grown(self.lengths, more),
-            references=grown(self.references, more),
-            counts=grown(self.counts, more),
-            free=free,
-            n_free=self.n_free + more,
-        )
+        tables = [grown(table, more) for table in (self.offsets, self.lengths, self.references, self.counts)]
+        # All of them, or none if there is no memory. Nothing is called in between, where Ctrl-C could come.
+        self.offsets, self.lengths, self.references, self.counts = tables
+        self.free, self.n_free = free, self.n_free + more
 
     def _make_room(self, streams: Ints) -> None:
         if streams.min() < 0:
             raise ValueError(f"streams are numbered from 0, not {streams.min()}")
         more = int(streams.max()) + 1 - len(self.recent)
         self.budget.check(more * self.stack * self.frame_bytes)
-        vars(self).update(recent=grown(self.recent, more), recent_ids=grown(self.recent_ids, more))
+        self.recent, self.recent_ids = grown(self.recent, more), grown(self.recent_ids, more)
 
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:
