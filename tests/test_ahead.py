@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -218,3 +220,33 @@ def test_a_table_that_cannot_grow(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert len({len(getattr(frames, name)) for name in ("offsets", "lengths", "references", "counts", "free")}) == 1
         ours.save(tmp_path / "buffer")
         assert_same_arrays(type(ours).load(tmp_path / "buffer"), sb3)
+
+
+def test_a_field_of_vectors_that_is_replaced() -> None:
+    twin = TWINS["replay"]
+    ours, sb3 = twin.make(KINDS["small-float32"], ROWS, N_ENVS)
+    given = steps(KINDS["small-float32"], N_ENVS, ROWS + 3)
+    for step in given[:-1]:
+        for buffer in (ours, sb3):
+            buffer.add(*step.replay())
+    ours.rewards = ours.rewards * 1
+    bad = [*given[-1].replay()]
+    bad[4] = "done"
+    with pytest.raises((ValueError, TypeError)):
+        ours.add(*bad)
+    assert_same_arrays(ours, sb3)
+
+
+@pytest.mark.parametrize("kind", ["image", "small-float32"])
+def test_arrays_of_a_rollout_that_is_over_are_let_go(kind: str) -> None:
+    twin = TWINS["rollout"]
+    ours, _ = twin.make(KINDS[kind], ROWS, N_ENVS)
+    for step in steps(KINDS[kind], N_ENVS, ROWS):
+        twin.add(ours, step)
+    field = weakref.ref(ours.rewards), weakref.ref(ours.observations)
+    for _ in ours.get(3):
+        pass
+    assert field[0]() is not None  # SB3 keeps it until `reset`
+    ours.reset()
+    gc.collect()
+    assert [one() for one in field] == [None, None]

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from envs import Catch
-from gpu_twins import CLASSES, DEVICES, METHODS, gpu_twins
+from gpu_twins import CLASSES, DEVICES, METHODS, GpuTwin, gpu_twins
 from gymnasium import spaces
 from kinds import DICT_KINDS, KINDS, Step, box, endless_steps, steps
 from seeding import seed_all
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 from twins import (
     Twin,
@@ -31,6 +32,7 @@ from twins import (
 
 from sb3_extra_buffers.compressed import StoreFullError
 from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer, find_gpu_buffer_dtypes
+from sb3_extra_buffers.gpu_buffers.observations import GpuObservations
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 DEVICE = pytest.mark.parametrize("device", DEVICES)
@@ -411,3 +413,31 @@ def test_the_heap_is_large_enough_for_a_frame_before_one_without_payload() -> No
     mirror.extent = 0
     mirror.outgoing(np.array([first, second]), {})
     assert mirror.extent == 8 + 12
+
+
+class Shared(ReplayBuffer):
+    """Has one observation for all envs at each step, beside those of each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shared = np.zeros((self.buffer_size, 1, *self.obs_shape), self.observation_space.dtype)
+
+    def add(self, obs: Any, *args: Any) -> None:
+        self.shared[self.pos] = obs[:1]
+        super().add(obs, *args)
+
+
+class GpuShared(GpuObservations, Shared):
+    pass
+
+
+@DEVICE
+def test_arrays_with_other_rows(device: str) -> None:
+    """Rows of ids of two sizes wait to be sent."""
+    twin = GpuTwin("shared", Shared, GpuShared, device=device)
+    ours, sb3 = twin.make(twin.default_kind, 10, 3)
+    for step in steps(twin.default_kind, 3, 40, end=0.3):
+        for buffer in (ours, sb3):
+            twin.add(buffer, step)
+        assert_same_draws(ours, sb3, sample(32))
+    assert_same_arrays(ours, sb3)

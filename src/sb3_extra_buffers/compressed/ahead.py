@@ -80,12 +80,19 @@ def keep(buffer: Any, fields: tuple[str, ...]) -> None:
             copy[: end - start] = array[start:end]
 
 
-def put_back(buffer: Any) -> None:
+def put_back(buffer: Any, fields: tuple[str, ...]) -> None:
     """Undo what an `add` has written since `have` or `keep`. What somebody else wrote to that row since is lost."""
     row, start = buffer._ahead_next - 1, buffer._ahead_start
     buffer.pos, buffer.full = row, buffer._ahead_full
-    for array, copy in buffer._ahead_copies:
+    kept, now = [array for array, _ in buffer._ahead_copies], _arrays(_GET[fields](buffer))
+    arrays = now if [*map(_kind, now)] == [*map(_kind, kept)] else kept
+    for array, (_, copy) in zip(arrays, buffer._ahead_copies, strict=True):
         array[row] = 0 if start < 0 else copy[row - start]
+
+
+def forget(buffer: Any) -> None:
+    """Let go of arrays and copies: a rollout gets new ones."""
+    buffer._ahead_next, buffer._ahead_held, buffer._ahead_copies = -1, (), ()
 
 
 def _arrays(held: tuple[Any, ...]) -> list[NDArray[Any]]:

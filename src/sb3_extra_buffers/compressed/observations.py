@@ -176,6 +176,7 @@ class CompressedObservations(Described):
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""
         shape = self.obs_shape
         with self._lock:
+            ahead.forget(self)
             if isinstance(shape, dict):
                 self.obs_shape = {key: (0,) if key in self._stores else part for key, part in shape.items()}
             elif self._stores:
@@ -246,6 +247,7 @@ class CompressedObservations(Described):
             raise AttributeError(f"{type(self).__name__} has no minibatches: it is a replay buffer, use sample()")
         if not self.full:
             raise ValueError(f"the rollout has {self.size()} of its steps: add the others before get()")  # type: ignore[attr-defined]
+        ahead.forget(self)  # SB3 makes new arrays of them
         return self._in_turn(super().get(*args, **kwargs))  # type: ignore[misc]
 
     def compute_returns_and_advantage(self, *args: Any, **kwargs: Any) -> None:
@@ -464,7 +466,7 @@ class CompressedObservations(Described):
         for store in self._stores.values():
             store.rollback()
         if undo is None:
-            ahead.put_back(self)
+            ahead.put_back(self, ahead.fields_of(type(self)))
             return
         self.pos, self.full = undo.row, undo.full
         if undo.episodes is not None:

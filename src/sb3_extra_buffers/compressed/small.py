@@ -51,7 +51,7 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
                 raise
             try:
                 if begun:
-                    ahead.put_back(self)
+                    ahead.put_back(self, fields)
             finally:
                 self._vector_release()
             if not isinstance(error, Exception):

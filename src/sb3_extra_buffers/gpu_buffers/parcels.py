@@ -58,8 +58,8 @@ def pack(
     places = np.array([*rows], np.int64) * (4 * frames.stack)
     listed = np.concatenate([row.reshape(-1) for row in rows.values()]).view(np.uint8) if rows else _NOTHING
     n_orders = len(places) + 3 * len(ids) + -(-rest // _CHUNK)
-    payloads = int(frames.lengths[ids].sum())
-    most = n_orders * _ORDER + listed.size + payloads + len(ids) * (16 + 4 * keys.shape[1]) + ALIGNMENT
+    pieces = int(frames.lengths[ids].sum()) + 16 * len(ids) + keys.shape[1] * 4 * min(len(ids), len(keys))
+    most = n_orders * _ORDER + listed.size + pieces + ALIGNMENT
     parcel, done = np.empty(most, np.uint8), np.zeros(3, np.int64)
     orders = parcel[: n_orders * _ORDER].view(np.int64).reshape(n_orders, 4)
     state = frames.counts, frames.offsets, frames.lengths, frames.references, frames.heap.data
@@ -170,7 +170,7 @@ def pack_reference(
             if not np.array_equal(keys[reference], sent[reference]):
                 sent[reference] = keys[reference]
                 pieces.append((KEYS, 4 * keys.shape[1] * reference, sent[reference].view(np.uint8)))
-        pieces.append((TABLE, 16 * frame, np.array([start, reference << 32 | length]).view(np.uint8)))
+        pieces.append((TABLE, 16 * frame, np.array([start, reference << 32 | length], np.int64).view(np.uint8)))
         pieces.append((HEAP, start, heap[start : start + length]))
         done[2] = max(done[2], start + length)
     at = len(orders) * _ORDER

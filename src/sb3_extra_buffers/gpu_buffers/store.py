@@ -160,7 +160,7 @@ class DeviceObservations(ObservationStore):
                 if placed is None or self._device_ids is None:
                     continue
                 places = placed.places[write.index]
-                if places.size == placed.places.shape[-1]:
+                if places.size == placed.places.shape[-1] == self.streams:  # all rows are of one size
                     self._written[places.item(0)] = write.ids  # later ones take the place of earlier ones
                 else:
                     self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew

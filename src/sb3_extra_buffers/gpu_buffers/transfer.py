@@ -126,6 +126,8 @@ class _Ring:
         self.index = index
         pieces = torch.empty((n, size), dtype=torch.uint8, pin_memory=True).unbind()
         self.pieces = [(piece, piece.numpy()) for piece in pieces]
+        # Kernels read it, which torch does not see. After a copy it waits for this stream before it gives it out again.
+        pieces[0][:1].to(torch.device("cuda", index), non_blocking=True)
         self.half = n // 2
         self.done: list[torch.cuda.Event | None] = [None, None]
         self.at = 0
