@@ -162,8 +162,8 @@ def test_a_turn_with_a_limit_in_between() -> None:
     ours, sb3 = twin.make(twin.default_kind, ROWS, N_ENVS)
     budget = ours._stores[None].budget
     for i, step in enumerate(steps(twin.default_kind, N_ENVS, 4 * ROWS)):
-        budget.max_bytes = 10**9 if 2 * ROWS <= i < 3 * ROWS else None
-        if i == 3 * ROWS:
+        budget.max_bytes = 10**9 if 2 * ROWS + 2 <= i < 3 * ROWS + 2 else None
+        if i == 3 * ROWS + 2:
             with failing(ours):
                 ours.add(*step.replay())
             assert_same_arrays(ours, sb3)
@@ -250,3 +250,15 @@ def test_arrays_of_a_rollout_that_is_over_are_let_go(kind: str) -> None:
     ours.reset()
     gc.collect()
     assert [one() for one in field] == [None, None]
+
+
+def test_rows_that_were_changed_before_the_disk_was_full(tmp_path: Path) -> None:
+    twin = TWINS["replay"]
+    ours, _ = twin.make(twin.default_kind, ROWS, N_ENVS, spill_dir=tmp_path)
+    given = steps(twin.default_kind, N_ENVS, ROWS + 3)
+    for step in given[:-1]:
+        ours.add(*step.replay())
+    ours.rewards[:] = 5
+    with patch.object(ours._stores[None], "prepare", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
+        ours.add(*given[-1].replay())
+    assert (ours.rewards == 5).all()
