@@ -71,6 +71,21 @@ def test_copies_go_on(name: str, method: str, device: str) -> None:
         assert_same_arrays(copied, wanted)
 
 
+@NAME
+def test_batches_are_read_by_kernels(name: str, kernel_device: torch.device) -> None:
+    """On CUDA they always are. Here Triton interprets the kernels."""
+    twin = gpu_twins(kernel_device.type)[name]
+    ours, sb3, more = filled(twin, 10 if twin.rollout else 23)
+    if twin.rollout:
+        fill_rollout(twin, (ours, sb3), more)
+        assert_same_draws(ours, sb3, minibatches(7), range(1))
+        return
+    for i, step in enumerate(more):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+        assert_same_draws(ours, sb3, sample(1 + i), range(1))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("source", "target"), [("cpu", "cuda"), ("cuda", "cpu")])
@@ -156,11 +171,11 @@ def test_no_waiting_for_the_device(name: str, method: str) -> None:
     twin = gpu_twins("cuda")[name]
     ours, sb3, more = filled(twin, 20, rows=20, compression_method=method)
     if twin.rollout:
-        take = minibatches(7)
+        take, take_more = minibatches(7), minibatches(11)
         for buffer in (ours, sb3):
             buffer.compute_returns_and_advantage(more[0].value, more[0].done)
     else:
-        take = sample(20)
+        take, take_more = sample(20), sample(31)
     assert_same_draws(ours, sb3, take)  # compiles the kernels
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -170,6 +185,7 @@ def test_no_waiting_for_the_device(name: str, method: str) -> None:
                 twin.add(ours, step)
                 take(ours)
         take(ours)
+        take_more(ours)  # another form of batches
     finally:
         torch.cuda.set_sync_debug_mode("default")
     if not twin.rollout:

@@ -152,7 +152,7 @@ def test_two_stores_of_which_one_cannot_send(monkeypatch: pytest.MonkeyPatch) ->
     assert_same(draw(ours), draw(theirs))
     monkeypatch.setattr(store, "_WAITING", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "to_device", out_of_memory)
+        patch.setattr(store, "for_kernels", out_of_memory)
         step = dict_step(*streams)
         ours.add(*step)  # waits
         theirs.add(*step)

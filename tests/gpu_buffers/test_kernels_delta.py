@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from sb3_extra_buffers.codecs import get_codec
+from sb3_extra_buffers.gpu_buffers import transfer
 from sb3_extra_buffers.gpu_buffers.kernels import Payloads, delta_decode, delta_encode, pack_entries
-from sb3_extra_buffers.gpu_buffers.kernels.delta import delta_decode_reference, delta_encode_reference
+from sb3_extra_buffers.gpu_buffers.kernels.delta import (
+    decode_and_fill,
+    decode_launch,
+    delta_decode_reference,
+    delta_encode_reference,
+)
 
 SIZES = [1, 63, 1000, 8200]  # one block of the kernels holds 8,192 bytes in words
 FLOATS: list[dict[str, Any]] = [{}, {"dtype": torch.float32}, {"dtype": torch.float32, "normalize": True}]
@@ -70,6 +76,32 @@ def test_decode(size: int, options: dict[str, Any], kernel_device: torch.device)
     if options:
         wanted = wanted.astype(np.float32) / np.float32(255 if "normalize" in options else 1)
     assert torch.equal(got.cpu(), torch.from_numpy(wanted))
+
+
+@pytest.mark.parametrize("n_fields", range(6))
+@pytest.mark.parametrize("pinned", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_fields_are_filled_in_the_same_launch(n_fields: int, pinned: bool, kernel_device: torch.device) -> None:
+    """Numbers and fields lie on the device, or in pinned memory of the host."""
+    keys, frames = some_frames(63, kernel_device)
+    heap, table = as_heap(delta_encode_reference(frames, keys, torch.arange(3, device=kernel_device)))
+    ids = torch.tensor([[5, 0], [3, 3], [1, 4]], dtype=torch.int32, device=kernel_device)
+    for n in (0, 1, 300, 301):  # the second launch goes the short way, with another number of orders
+        places = torch.arange(n, dtype=torch.int32) % 3
+        arrays = [torch.full((n, 2 + i), i - n, dtype=torch.float64) for i in range(n_fields)]
+        enclosed = transfer.enclose([places.numpy()], [array.numpy() for array in arrays], kernel_device)
+        data = enclosed.memory.cpu()
+        outs = [torch.empty((n, 63), dtype=torch.uint8, device=kernel_device) for _ in range(2)]
+        decode_and_fill(
+            decode_launch(63, 2, torch.uint8, False),
+            *(2 * n, heap, table, ids, enclosed.memory, keys, outs),
+            enclosed.fields,
+            data.pin_memory() if pinned else data.to(kernel_device),
+            *enclosed[2:],
+        )
+        chosen = ids[places.to(kernel_device).long()].view(-1)
+        assert torch.equal(torch.cat(outs), delta_decode_reference(heap, table, chosen, keys, 63))
+        for field, array in zip(enclosed.fields, arrays, strict=True):
+            assert torch.equal(field.cpu(), array)
 
 
 def test_every_byte_is_normalized_as_numpy_does_it(kernel_device: torch.device) -> None:

@@ -21,11 +21,12 @@ from sb3_extra_buffers.codecs.none import NoCompression
 from sb3_extra_buffers.codecs.rle import Rle
 from sb3_extra_buffers.frames.store import FrameStore, Ids
 from sb3_extra_buffers.gpu_buffers.kernels import delta_decode, rle_decode
-from sb3_extra_buffers.gpu_buffers.kernels.delta import decode_launch
+from sb3_extra_buffers.gpu_buffers.kernels.delta import decode_and_fill, decode_launch
+from sb3_extra_buffers.gpu_buffers.kernels.launch import use_triton
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter
 from sb3_extra_buffers.gpu_buffers.parcels import Parcel, pack, packer
-from sb3_extra_buffers.gpu_buffers.transfer import to_device
+from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, to_device
 
 _SLACK = 8  # a tensor that must grow gets 1/8 more than it needs
 
@@ -123,9 +124,9 @@ class Mirror:
         self.heap = torch.empty(capacity or self.extent, dtype=torch.uint8, device=device)
         self.heap[: self.extent] = sent[0]
         self.table, self.keys = sent[1].clone(), sent[2].clone()  # each in memory of its own: they grow one by one
-        self.by_kernel = device.type == "cuda" and not isinstance(self.codec, Rle)
+        self.by_kernel = use_triton(self.heap) and not isinstance(self.codec, Rle)
 
-    def outgoing(self, ids: Ints, written: dict[int, Ids], rest: int = 0) -> Parcel:
+    def outgoing(self, ids: Ints, written: dict[int, Ids]) -> Parcel:
         """Return a parcel with the frames `ids`, and `written` rows of ids by place; see `pack`."""
         frames, keys = self.frames, self._coder_keys
         if len(keys) > len(self.sent_keys):
@@ -134,15 +135,15 @@ class Mirror:
             self.keys[n:] = 0  # as `sent_keys` says
             self.sent_keys = np.pad(self.sent_keys, ((0, len(self.keys) - n), (0, 0)))
         # A key's place is used again for another one when no frame refers to it any more: `pack` compares them.
-        parcel = pack(frames, ids, keys, self.sent_keys, written, rest)
+        parcel = pack(frames, ids, keys, self.sent_keys, written)
         self.extent = max(self.extent, parcel.extent)
         self.heap = grown(self.heap, self.extent)
         self.table = grown(self.table, len(frames.counts))
         return parcel
 
-    def receive(self, parcel: torch.Tensor, n: int, ids: torch.Tensor, rest: torch.Tensor | None = None) -> None:
-        """Carry out the `n` orders of what was outgoing; rows of ids go to `ids`, what followed it to `rest`."""
-        scatter(parcel, n, (self.heap, self.table, self.keys, ids, ids if rest is None else rest))
+    def receive(self, parcel: torch.Tensor, n: int, ids: torch.Tensor) -> None:
+        """Carry out the `n` orders of what was outgoing; rows of ids go to `ids`."""
+        scatter(parcel, n, (self.heap, self.table, self.keys, ids))
 
     def _entries(self, ids: Ints) -> Ints:
         """Return the entries of the table for `ids`, as `pack_entries` describes them."""
@@ -171,28 +172,35 @@ class Mirror:
         n: int,
         ids: torch.Tensor,
         places: torch.Tensor | None,
-        out: torch.Tensor,
+        outs: Sequence[torch.Tensor],
         in_floats: bool,
         normalize: bool,
+        enclosed: Enclosed | None = None,
     ) -> None:
-        """Write `n` frames to `out`: those of `ids` [n], or of `ids[places]`, in order.
+        """Write `n` frames to `outs`: those of `ids` [n], or of `ids[places]`, in order.
 
         Args:
             n: how many.
             ids: int32.
             places: int32, or None.
-            out: contiguous, of exactly the bytes of the frames; four times as many for floats.
+            outs: a contiguous tensor of exactly the bytes of the frames, four times as many for floats. Where
+                `by_kernel` is true, it may be two, for one half of the frames each.
             in_floats: write each byte as a float32 number.
             normalize: divide it by 255.
+            enclosed: fields to fill as well, where `by_kernel` is true.
         """
+        dtype = torch.float32 if in_floats else torch.uint8
+        if self.by_kernel:  # what `delta_decode` does, without its checks: these tensors are right
+            launch = decode_launch(self.frame_bytes, 0 if places is None else ids.shape[1], dtype, normalize)
+            tensors = self.heap, self.table, ids, ids if places is None else places, self.keys, outs
+            if enclosed is None:
+                decode_and_fill(launch, n, *tensors)
+            else:
+                memory, fields, orders, n_orders = enclosed
+                decode_and_fill(launch, n, *tensors, fields, memory, orders, n_orders)
+            return
+        (out,) = outs
         if not isinstance(self.codec, Rle):
-            dtype = torch.float32 if in_floats else torch.uint8
-            if self.by_kernel:  # what `delta_decode` does, without its checks: these tensors are right
-                stack = 0 if places is None else ids.shape[1]
-                launch = decode_launch(self.frame_bytes, stack, dtype, normalize)
-                if n:
-                    launch(n, self.heap, self.table, ids, ids if places is None else places, self.keys, out)
-                return
             delta_decode(
                 self.heap,
                 self.table,

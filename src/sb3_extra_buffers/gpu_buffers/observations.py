@@ -2,7 +2,7 @@
 
 Everything of `CompressedObservations` holds: SB3's code runs unchanged, the host's frame store decides. Two things are
 different. What is stored is mirrored to the device. And a batch is not converted field by field: SB3's code gathers
-it, of observations only which ones, and then one transfer and one launch make tensors of it.
+it, of observations only which ones, and then one launch makes tensors of it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sb3_extra_buffers.compressed.gathering import Cells, StandIn, known_gathere
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.gpu_buffers.compression_methods import check_method
+from sb3_extra_buffers.gpu_buffers.kernels.scatter import N_TARGETS
 from sb3_extra_buffers.gpu_buffers.memory import DeviceUsage
-from sb3_extra_buffers.gpu_buffers.parcels import aligned
 from sb3_extra_buffers.gpu_buffers.store import (
     DenseObservations,
     DeviceObservations,
     HeapLimit,
     Selection,
 )
-from sb3_extra_buffers.gpu_buffers.transfer import Sent, to_device
+from sb3_extra_buffers.gpu_buffers.transfer import enclose, to_device
 from sb3_extra_buffers.gpu_buffers.utils import torch_dtype_to_numpy
 
 
@@ -211,34 +211,23 @@ class GpuObservations(CompressedObservations):
                     groups.setdefault(leaf.group, []).append(leaf)
                 elif leaf is not None:
                     arrays.append(leaf)
-        numbers = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-        stores = {store: None for store, _ in groups}
+        for store in {store: None for store, _ in groups}:
+            store.refresh()
         near = self._placed is None or self._placed == self.device
-        sent_now = [*numbers, *arrays] if near else numbers  # near: one transfer for all
-        # One store: its parcel brings the rest along.
-        alone = next(iter(stores)) if near and len(stores) == 1 else None
-        try:
-            if alone is not None and alone.takes_memory:
-                parcel = alone.outgoing(sum(aligned(array.nbytes) for array in sent_now))
-                sent = Sent(sent_now, self.buffer_device, parcel, alone.receive)
-            else:
-                coming = [(store, parcel) for store in stores if (parcel := store.outgoing()) is not None]
-                sent = Sent([*sent_now, *(parcel.data for _, parcel in coming)], self.buffer_device)
-                for i, (store, parcel) in enumerate(coming, len(sent_now)):
-                    store.receive(sent.tensor(i), parcel.n)
-        except BaseException:
-            for store in stores:
-                store.begin_anew()  # what was on its way may not have arrived
-            raise
-        n = len(numbers)
-        fields = [sent.tensor(n + i) for i in range(len(arrays))] if near else to_device(arrays, self.device)
+        alone = next(iter(groups)) if near and len(groups) == 1 and len(arrays) <= N_TARGETS else None
+        enclosed = None
+        if alone is not None and alone[0].takes_memory:  # one launch for all
+            enclosed = enclose([one.numbers for one in groups[alone]], arrays, alone[0].heap_device)
+            fields, numbers = enclosed.fields, [enclosed.memory]
+        else:
+            joined = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
+            numbers = to_device([*joined, *arrays] if near else joined, self.buffer_device)
+            fields = numbers[len(joined) :] if near else to_device(arrays, self.device)
         read: dict[Selection, torch.Tensor] = {}
-        for i, ((store, are_ids), group) in enumerate(groups.items()):
+        for ((store, are_ids), group), chosen in zip(groups.items(), numbers, strict=False):
             sizes = [len(one.numbers) for one in group]
-            begins = sent.memory if i == 0 and store.takes_memory else sent.tensor(i)
-            whole = store.decode(sum(sizes), begins, not are_ids)
-            for one, part in zip(group, whole.split_with_sizes(sizes), strict=True):
-                read[one] = (part if near else part.to(self.device)).data  # changed in place without the others
+            for one, part in zip(group, store.decode(sizes, chosen, not are_ids, enclosed), strict=True):
+                read[one] = part if near else part.to(self.device)
         left = iter(fields)
         tensors: list[Any] = []
         for field in batch:

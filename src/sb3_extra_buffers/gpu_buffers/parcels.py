@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, Ints
 
-HEAP, TABLE, KEYS, IDS, REST = range(5)  # targets
+HEAP, TABLE, KEYS, IDS = range(4)  # targets
 ALIGNMENT = 16  # of all that is sent
 _ORDER = 32  # bytes
 _NOTHING = np.empty(0, np.uint8)
-_CHUNK = 2048  # bytes of the rest that are copied by one order: orders are carried out side by side
 
 
 class Parcel(NamedTuple):
@@ -43,7 +42,7 @@ def aligned(n: int) -> int:
 
 
 def pack(
-    frames: Any, ids: Ints, keys: NDArray[np.uint32], sent: NDArray[np.uint32], rows: dict[int, Any], rest: int
+    frames: Any, ids: Ints, keys: NDArray[np.uint32], sent: NDArray[np.uint32], rows: dict[int, Any]
 ) -> Parcel:
     """Return what the device needs.
 
@@ -53,17 +52,16 @@ def pack(
         keys: its key frames, `[n, words]`; none where the codec has none.
         sent: those of them that the device has; they are brought up to date.
         rows: new rows of the tables of ids, all of one size, by place.
-        rest: bytes that follow the parcel, to be copied to the last target.
     """
     places = np.array([*rows], np.int64) * (4 * frames.stack)
     listed = np.concatenate([row.reshape(-1) for row in rows.values()]).view(np.uint8) if rows else _NOTHING
-    n_orders = len(places) + 3 * len(ids) + -(-rest // _CHUNK)
+    n_orders = len(places) + 3 * len(ids)
     pieces = int(frames.lengths[ids].sum()) + 16 * len(ids) + keys.shape[1] * 4 * min(len(ids), len(keys))
     most = n_orders * _ORDER + listed.size + pieces + ALIGNMENT
     parcel, done = np.empty(most, np.uint8), np.zeros(3, np.int64)
     orders = parcel[: n_orders * _ORDER].view(np.int64).reshape(n_orders, 4)
     state = frames.counts, frames.offsets, frames.lengths, frames.references, frames.heap.data
-    packer()(ids, *state, keys, sent, places, listed, rest, parcel, orders, done)
+    packer()(ids, *state, keys, sent, places, listed, parcel, orders, done)
     n, end, extent = done.tolist()
     return Parcel(parcel[:end], n, extent)
 
@@ -74,7 +72,7 @@ def packer() -> Any:
     return jit.choose(
         pack_kernel,
         pack_reference,
-        f"void({ints}, {small}, {ints}, {small}, {small}, {data}, {words}, {words}, {ints}, {data}, int64, {data},"
+        f"void({ints}, {small}, {ints}, {small}, {small}, {data}, {words}, {words}, {ints}, {data}, {data},"
         f" int64[:,::1], {ints})",
     )
 
@@ -90,7 +88,6 @@ def pack_kernel(
     sent: NDArray[np.uint32],
     places: Ints,
     rows: Bytes,
-    rest: int,
     parcel: Bytes,
     orders: NDArray[np.int64],
     done: Ints,
@@ -136,11 +133,7 @@ def pack_kernel(
             parcel[at + b] = heap[start + b]
         n, at = n + 1, at + length
         extent = max(extent, start + length)
-    at = (at + ALIGNMENT - 1) & -ALIGNMENT
-    for first in range(0, rest, _CHUNK):
-        orders[n, 0], orders[n, 1], orders[n, 2], orders[n, 3] = REST, first, at + first, min(rest - first, _CHUNK)
-        n += 1
-    done[0], done[1], done[2] = n, at, extent
+    done[0], done[1], done[2] = n, (at + ALIGNMENT - 1) & -ALIGNMENT, extent
 
 
 def pack_reference(
@@ -154,7 +147,6 @@ def pack_reference(
     sent: NDArray[np.uint32],
     places: Ints,
     rows: Bytes,
-    rest: int,
     parcel: Bytes,
     orders: NDArray[np.int64],
     done: Ints,
@@ -178,8 +170,4 @@ def pack_reference(
         orders[n] = target, place, at, piece.size
         parcel[at : at + piece.size] = piece
         at += piece.size
-    at = aligned(at)
-    chunks = range(0, rest, _CHUNK)
-    for n, first in enumerate(chunks, len(pieces)):
-        orders[n] = REST, first, at + first, min(rest - first, _CHUNK)
-    done[:2] = len(pieces) + len(chunks), at
+    done[:2] = len(pieces), aligned(at)

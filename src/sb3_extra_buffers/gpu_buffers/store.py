@@ -19,7 +19,7 @@ from sb3_extra_buffers.gpu_buffers.dense import DenseFrames
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.mirror import ON_DEVICE, Mirror, MirroredFrames, Reading
 from sb3_extra_buffers.gpu_buffers.parcels import Parcel
-from sb3_extra_buffers.gpu_buffers.transfer import to_device
+from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, for_kernels, to_device
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 _ALL = slice(None)
@@ -173,18 +173,15 @@ class DeviceObservations(ObservationStore):
         try:
             parcel = self.outgoing()
             if parcel is not None:
-                (data,) = to_device([parcel.data], self.device)
-                self.receive(data, parcel.n)
+                assert self._mirror is not None
+                assert self._device_ids is not None
+                self._mirror.receive(for_kernels(parcel.data, self.device), parcel.n, self._device_ids)
         except BaseException:
-            self.begin_anew()
+            self.begin_anew()  # what was on its way may not have arrived
             raise
 
-    def outgoing(self, rest: int = 0) -> Parcel | None:
-        """Return what the device does not have, if there is anything; it counts as sent from now on.
-
-        Args:
-            rest: bytes that will follow it, which `receive` is to copy.
-        """
+    def outgoing(self) -> Parcel | None:
+        """Return what the device does not have, if there is anything; it counts as sent from now on."""
         frames, mirror, limit = self._mirrored, self._mirror, self.limit
         if mirror is None or mirror.frames is not frames:
             # All of the heap at once, if the limit is for this store alone.
@@ -197,13 +194,7 @@ class DeviceObservations(ObservationStore):
         if not frames.n_unsent and not self._written:
             return None
         written, self._written = self._written, {}
-        return mirror.outgoing(frames.take_unsent(self._allowed), written, rest)
-
-    def receive(self, parcel: torch.Tensor, n: int, rest: torch.Tensor | None = None) -> None:
-        """Take what was outgoing: `n` orders. `rest`: where to copy what followed it."""
-        assert self._mirror is not None
-        assert self._device_ids is not None
-        self._mirror.receive(parcel, n, self._device_ids, rest)
+        return mirror.outgoing(frames.take_unsent(self._allowed), written)
 
     @property
     def _allowed(self) -> int | None:
@@ -276,31 +267,45 @@ class DeviceObservations(ObservationStore):
         places = placed.places[parts]
         return Selection(self, places, table) if places.ndim == 1 else None
 
-    def decode(self, n: int, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
-        """Return observations `[n, *obs_shape]` as a tensor on the device, which has them since `refresh`.
+    def decode(
+        self, sizes: list[int], numbers: torch.Tensor, are_places: bool, enclosed: Enclosed | None = None
+    ) -> list[torch.Tensor]:
+        """Return observations as tensors `[size, *obs_shape]` on the device, which has them since `refresh`.
 
         Args:
-            n: how many.
+            sizes: how many in each tensor.
             numbers: int32: places `[n]`, or ids `[n, stack]`. Where `takes_memory` is true, whatever begins with them.
             are_places: which of the two.
+            enclosed: fields to fill in the same launch, where `takes_memory` is true.
         """
         mirror = self._mirror
         assert mirror is not None
         reading = mirror.reading
         if reading is None:
             reading = mirror.reading = self._reading()
-        obs = mirror.heap.new_empty((n, *reading.shape), dtype=reading.dtype)
+        shape, dtype, new = reading.shape, reading.dtype, mirror.heap.new_empty
+        halves = mirror.by_kernel and len(sizes) == 2 and sizes[0] == sizes[1]
+        n = sum(sizes)
+        outs = [new((size, *shape), dtype=dtype) for size in (sizes if halves else (n,))]
         ids, places = (self._device_ids, numbers) if are_places else (numbers, None)
         assert ids is not None
-        mirror.decode(n * self.layout.stack, ids, places, obs, reading.in_floats, reading.normalize)
+        mirror.decode(n * self.layout.stack, ids, places, outs, reading.in_floats, reading.normalize, enclosed)
         if reading.moved:
-            obs = obs.movedim(1, -2).contiguous().view(n, *self.obs_shape)
-        return obs if reading.done else self._as_read(obs)
+            outs = [obs.movedim(1, -2).contiguous().view(len(obs), *self.obs_shape) for obs in outs]
+        if not reading.done:
+            outs = [self._as_read(obs) for obs in outs]
+        return outs if halves else split(outs[0], sizes)
 
     @property
     def takes_memory(self) -> bool:
         """Whether `decode` only asks where numbers begin."""
         return self._mirror is not None and self._mirror.by_kernel
+
+    @property
+    def heap_device(self) -> torch.device:
+        """Where the heap is: `device`, with the index of that time. For whom `takes_memory` is true."""
+        assert self._mirror is not None
+        return self._mirror.heap.device
 
     def _reading(self) -> Reading:
         """Return how the kernel has to write the observations of this plan."""
@@ -386,20 +391,21 @@ class DenseObservations(DeviceObservations):
         """Make the prepared assignments show."""
         ObservationStore.publish(self)
 
-    def outgoing(self, rest: int = 0) -> Parcel | None:
-        """Nothing: observations are sent when they are stored."""
-        return None
+    def refresh(self) -> None:
+        """Nothing to do: observations are sent when they are stored."""
 
     def claim(self) -> None:
         """Nothing to do: cells are not limited."""
 
-    def decode(self, n: int, numbers: torch.Tensor, are_places: bool) -> torch.Tensor:
-        """Return the observations `[n, *obs_shape]` of int32 ids `[n, 1]` as a tensor on the device."""
+    def decode(
+        self, sizes: list[int], numbers: torch.Tensor, are_places: bool, enclosed: Enclosed | None = None
+    ) -> list[torch.Tensor]:
+        """Return the observations of int32 ids `[n, 1]` as tensors `[size, *obs_shape]` on the device."""
         cells = self._dense.cells.index_select(0, numbers.view(-1))
-        obs = cells.view(numpy_dtype_to_torch(self.storage)).view(n, *self.obs_shape)
+        obs = cells.view(numpy_dtype_to_torch(self.storage)).view(sum(sizes), *self.obs_shape)
         if self.storage == np.uint8 and self.output != "raw":
-            return in_float(obs, self.output == "normalized")
-        return self._as_read(obs)
+            return split(in_float(obs, self.output == "normalized"), sizes)
+        return split(self._as_read(obs), sizes)
 
     def device_tensors(self) -> dict[str, torch.Tensor]:
         """Return what lies on the device, by name."""
@@ -418,6 +424,11 @@ class DenseObservations(DeviceObservations):
 
     def _open(self, codec: Codec, layout: Layout) -> Any:
         return DenseFrames(layout.frame_bytes, self.lock)
+
+
+def split(whole: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """Return the parts of a tensor; each may be changed in place without autograd taking the others for changed."""
+    return [whole] if len(sizes) == 1 else [part.data for part in whole.split_with_sizes(sizes)]
 
 
 class Selection:

@@ -1,83 +1,127 @@
-"""From the host to a device without waiting: many arrays, one copy."""
+"""From the host to a device without waiting: many arrays in one copy, or left where kernels of the device read them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.gpu_buffers.parcels import Parcel, aligned
+from sb3_extra_buffers.codecs.base import Bytes
+from sb3_extra_buffers.gpu_buffers.parcels import aligned
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
 _PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
 """Bytes of the pinned memory of one transfer: how many such pieces."""
 _LARGEST = max(_PIECES)
+_READ_THERE = 1 << 13  # bytes that kernels read in pinned memory; of more, many programs would read parts
+_CHUNK = 2048  # bytes of a field that one program copies
+_OUTLINES = 1024  # forms of batches that are remembered
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """Return new tensors with the values of `arrays` on `device`, sent as `Sent` does."""
-    sent = Sent(arrays, device)
-    return [sent.tensor(i) for i in range(len(arrays))]
+    """Return new tensors with the values of `arrays` on `device`, all sent in one copy that is not waited for.
+
+    Up to half a megabyte the whole piece of pinned memory is copied, used or not: that takes less time than to say
+    which part. Tensors may be changed in place without autograd taking the others for changed.
+    """
+    starts, end = [], 0
+    for array in arrays:
+        starts.append(end)
+        end += aligned(array.nbytes)
+    packed, memory = _staging(device).memory(end)
+    for array, start in zip(arrays, starts, strict=True):
+        np.ndarray(array.shape, array.dtype, memory, start)[...] = array
+    sent = packed.to(device, non_blocking=True)
+    tensors, views = [], dict[np.dtype[Any], torch.Tensor]()
+    for array, start in zip(arrays, starts, strict=True):
+        view = views.get(array.dtype)
+        if view is None:
+            view = views[array.dtype] = sent.view(numpy_dtype_to_torch(array.dtype))
+        tensors.append(view.as_strided(array.shape, _strides(array.shape), start // array.itemsize).data)
+    return tensors
 
 
-class Sent:
-    """Copies of arrays on a device, in one piece of memory.
+def for_kernels(data: Bytes, device: torch.device) -> torch.Tensor:
+    """Return bytes where the kernels read them that are launched next: in pinned memory, or on `device`."""
+    if device.type != "cuda":
+        return torch.from_numpy(data).to(device)
+    packed, memory = _staging(device).memory(len(data))
+    memory[: len(data)] = data
+    # Memory that is not of a ring is torch's to give out again, which does not know who else reads it.
+    return packed if len(data) <= _LARGEST else packed.to(device, non_blocking=True)
 
-    They are packed into pinned memory and copied in one transfer that the host does not wait for. Up to half a
-    megabyte the whole piece of memory is copied, used or not: that takes less time than to say which part.
 
-    With a parcel, what is received there brings the arrays along: its kernel reads both in pinned memory.
-
-    Args:
-        arrays: what to send.
-        device: where to.
-        parcel: for somebody else, sent together with the arrays; its orders copy them as the rest.
-        receive: takes parcels: memory that begins with one, its number of orders, and where to copy the rest.
+class Enclosed(NamedTuple):
+    """Fields of a batch that are sent with the numbers of its observations.
 
     Attributes:
-        memory: the arrays; the first one begins where it does.
+        memory: begins with the numbers; a kernel can read it.
+        fields: tensors for the kernel to fill.
+        orders: how, int64 `[n_orders, 4]`; of each piece its field, where it begins there and in `memory`, bytes.
+        n_orders: how many pieces.
     """
 
-    __slots__ = ("_laid", "_views", "memory")
+    memory: torch.Tensor
+    fields: list[torch.Tensor]
+    orders: torch.Tensor
+    n_orders: int
 
-    def __init__(
-        self,
-        arrays: Sequence[NDArray[Any]],
-        device: torch.device,
-        parcel: Parcel | None = None,
-        receive: Callable[[torch.Tensor, int, torch.Tensor], None] | None = None,
-    ) -> None:
-        laid, end = [], 0
-        for array in arrays:
-            laid.append((array.shape, array.dtype, end))
-            end += aligned(array.nbytes)
-        begin = 0 if parcel is None else parcel.data.nbytes
-        packed, memory = _staging(device).memory(begin + end)
-        for array, (shape, dtype, start) in zip(arrays, laid, strict=True):
-            np.ndarray(shape, dtype, memory, begin + start)[...] = array
-        if parcel is None or receive is None:
-            self.memory = packed.to(device, non_blocking=True)
-        else:
-            memory[:begin] = parcel.data
-            self.memory = torch.empty(end, dtype=torch.uint8, device=device)
-            # Memory that is not of a ring is torch's to give out again, which does not know who else reads it.
-            receive(packed if begin + end <= _LARGEST else packed.to(device, non_blocking=True), parcel.n, self.memory)
-        self._laid = laid
-        self._views: dict[np.dtype[Any], torch.Tensor] = {}
 
-    def tensor(self, i: int) -> torch.Tensor:
-        """Return array `i`. Tensors may be changed in place without autograd taking the others for changed."""
-        shape, dtype, start = self._laid[i]
-        view = self._views.get(dtype)
-        if view is None:
-            view = self._views[dtype] = self.memory.view(numpy_dtype_to_torch(dtype))
-        n = len(shape)
-        strides = (shape[1] or 1, 1) if n == 2 else (1,) if n == 1 else _strides(shape)
-        return view.as_strided(shape, strides, start // dtype.itemsize).data
+def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], device: torch.device) -> Enclosed:
+    """Put numbers, one after another, and arrays where a kernel that is launched next on `device` can read them.
+
+    Args:
+        numbers: what the kernel decodes.
+        arrays: the fields.
+        device: where the kernel runs.
+    """
+    staging = _staging(device)
+    first = sum([one.nbytes for one in numbers])
+    form = (first, *[(array.shape, array.dtype) for array in arrays])
+    outline = staging.outlines.get(form)
+    if outline is None:
+        outline = _outline(first, arrays, device)
+        if len(staging.outlines) >= _OUTLINES:
+            staging.outlines.clear()
+        staging.outlines[form] = outline
+    size, starts, kinds, orders, n_orders = outline
+    packed, memory = staging.memory(size)
+    room = memory.data
+    at = 0
+    for one in numbers:
+        room[at : at + one.nbytes] = one.tobytes()
+        at += one.nbytes
+    for array, start in zip(arrays, starts, strict=True):
+        room[start : start + array.nbytes] = array.tobytes()
+    fields = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in kinds]
+    readable = packed if size <= _READ_THERE else packed.to(device, non_blocking=True)
+    return Enclosed(readable, fields, orders, n_orders)
+
+
+class _Outline(NamedTuple):
+    """How batches of one form lie in memory."""
+
+    size: int
+    starts: list[int]  # of the fields
+    kinds: list[tuple[tuple[int, ...], torch.dtype]]
+    orders: torch.Tensor
+    n_orders: int
+
+
+def _outline(first: int, arrays: Sequence[NDArray[Any]], device: torch.device) -> _Outline:
+    starts, end, orders = [], aligned(first), []
+    for i, array in enumerate(arrays):
+        starts.append(end)
+        for at in range(0, array.nbytes, _CHUNK):
+            orders.append((i, at, end + at, min(array.nbytes - at, _CHUNK)))
+        end += aligned(array.nbytes)
+    (sent,) = to_device([np.array(orders, np.int64).reshape(-1, 4)], device)
+    kinds = [(array.shape, numpy_dtype_to_torch(array.dtype)) for array in arrays]
+    return _Outline(end, starts, kinds, sent, len(orders))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -90,6 +134,9 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 class _Unpinned:
     """Plain memory, for devices that share the host's."""
+
+    def __init__(self) -> None:
+        self.outlines: dict[Any, _Outline] = {}
 
     def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
         """Return at least `n` bytes to fill and move, as a tensor and as an array."""
@@ -107,6 +154,7 @@ class _Pinned:
     def __init__(self, index: int) -> None:
         self.index = index  # of the device
         self.rings: dict[int, _Ring] = {}
+        self.outlines: dict[Any, _Outline] = {}  # by form
 
     def memory(self, n: int) -> tuple[torch.Tensor, NDArray[np.uint8]]:
         """Return at least `n` bytes to fill and move, as a tensor and as an array."""

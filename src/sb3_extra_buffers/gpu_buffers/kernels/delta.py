@@ -7,6 +7,7 @@ words in which a frame differs from its key. A payload as long as the frame is t
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ from sb3_extra_buffers.gpu_buffers.kernels.payloads import (
     in_float,
     unpack_entries,
 )
+from sb3_extra_buffers.gpu_buffers.kernels.scatter import N_TARGETS, carry_out, filled_up
 
 tl: Any = None  # triton.language, once a kernel is compiled
+_CALLS = (carry_out,)
 
 
 def position_bytes(frame_bytes: int) -> int:
@@ -76,13 +79,49 @@ def delta_decode(
         return out
     if n:
         launch = decode_launch(frame_bytes, 0 if places is None else stack, dtype, normalize)
-        launch(n, heap, table, ids, ids if places is None else places, keys, out)
+        decode_and_fill(launch, n, heap, table, ids, ids if places is None else places, keys, (out,))
     return out
+
+
+def decode_and_fill(
+    launch: Launch,
+    n: int,
+    heap: torch.Tensor,
+    table: torch.Tensor,
+    ids: torch.Tensor,
+    places: torch.Tensor,
+    keys: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    fields: Sequence[torch.Tensor] = (),
+    data: torch.Tensor | None = None,
+    orders: torch.Tensor | None = None,
+    n_orders: int = 0,
+) -> None:
+    """Decode `n` frames, and copy pieces of `data` into `fields`, in one launch. Nothing is checked.
+
+    Args:
+        launch: of `decode_launch`.
+        n: how many frames.
+        heap: as of `delta_decode`.
+        table: likewise.
+        ids: likewise; it may lie in pinned memory, as `places` and `data` may.
+        places: likewise; not read where the launch is for ids alone.
+        keys: likewise.
+        outs: one tensor to write to, or two: the second one gets the second half of the frames.
+        fields: at most five contiguous tensors.
+        data: bytes.
+        orders: as those of `scatter`, int64 `[n_orders, 4]`, in a tensor of their own.
+        n_orders: how many.
+    """
+    if n + n_orders:
+        given = heap if data is None else data, table if orders is None else orders
+        tensors = heap, table, ids, places, keys, *given, *filled_up(fields or (heap,)), outs[-1], outs[0]
+        launch(n + n_orders, tensors, n_orders, n // len(outs))
 
 
 @functools.cache
 def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: bool) -> Launch:
-    """Return what decodes frames on CUDA: call it with their number, `heap, table, ids, places, keys, out`.
+    """Return the launch for `decode_and_fill`.
 
     Args:
         frame_bytes: size of a frame.
@@ -100,8 +139,12 @@ def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: b
             torch.int32,
             torch.int32,
             torch.int32 if by_words else torch.uint8,
-            torch.int32 if by_words else dtype,
+            torch.uint8,
+            torch.int64,
+            *(torch.uint8,) * N_TARGETS,
+            *(torch.int32 if by_words else dtype,) * 2,
         ),
+        calls=_CALLS,
         STACK=stack,
         FRAME_BYTES=frame_bytes,
         N_WORDS=n_words,
@@ -154,7 +197,17 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     ids,
     places,
     keys,
+    data,
+    orders,
+    field_0,
+    field_1,
+    field_2,
+    field_3,
+    field_4,
+    second_out,
     out,
+    n_orders,
+    n_first,
     STACK: tl.constexpr,
     FRAME_BYTES: tl.constexpr,
     N_WORDS: tl.constexpr,
@@ -165,7 +218,11 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     BLOCK: tl.constexpr,
     PATCH: tl.constexpr,
 ):
-    frame = tl.program_id(0).to(tl.int64)
+    program = tl.program_id(0).to(tl.int64)
+    if program < n_orders:
+        carry_out(data, orders + 4 * program, field_0, field_1, field_2, field_3, field_4, PATCH)
+        return
+    frame = program - n_orders
     chosen = frame
     if STACK > 0:
         chosen = tl.load(places + frame // STACK).to(tl.int64) * STACK + frame % STACK
@@ -173,6 +230,9 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     start = tl.load(entry)
     length = tl.load(entry + 1) & 0xFFFFFFFF
     reference = tl.load(entry + 1) >> 32
+    if frame >= n_first:
+        frame -= n_first
+        out = second_out
     if WORDS:
         row = out + frame * N_WORDS
         if length == FRAME_BYTES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,8 +21,14 @@ def use_triton(tensor: torch.Tensor) -> bool:
 
 
 @functools.cache
-def compiled(kernel: Callable[..., Any]) -> Any:
+def compiled(kernel: Callable[..., Any], calls: tuple[Callable[..., Any], ...] = ()) -> Any:
     """Return `kernel`, a plain function that calls `triton.language` by the name `tl`, as Triton's.
+
+    It is compiled once for all values of arguments whose names begin with `n_`.
+
+    Args:
+        kernel: the function.
+        calls: functions of that kind that it calls.
 
     Raises:
         ImportError: Triton is missing; it comes with torch for CUDA.
@@ -34,7 +41,10 @@ def compiled(kernel: Callable[..., Any]) -> Any:
             "observations on a CUDA device need Triton, which torch for CUDA has: pip install triton"
         ) from error
     kernel.__globals__["tl"] = triton.language
-    return triton.jit(kernel)
+    for called in calls:
+        kernel.__globals__[called.__name__] = compiled(called)
+    numbers = [name for name in inspect.signature(kernel).parameters if name.startswith("n_")]
+    return triton.jit(kernel, do_not_specialize=numbers)
 
 
 class Launch:
@@ -45,37 +55,42 @@ class Launch:
     long way.
 
     Args:
-        kernel: a function as for `compiled`; its arguments are tensors, then constants.
+        kernel: a function as for `compiled`; its arguments are tensors, then numbers, then constants.
         dtypes: what the kernel takes each tensor for, whatever its own dtype.
+        calls: as of `compiled`.
         **constants: in the order the kernel has them.
     """
 
-    def __init__(self, kernel: Callable[..., Any], dtypes: Sequence[torch.dtype], **constants: Any) -> None:
+    def __init__(
+        self,
+        kernel: Callable[..., Any],
+        dtypes: Sequence[torch.dtype],
+        calls: tuple[Callable[..., Any], ...] = (),
+        **constants: Any,
+    ) -> None:
         self.kernel = kernel
         self.dtypes = dtypes
+        self.calls = calls
         self.constants = constants
         self.values = tuple(constants.values())
         self.handles: dict[int, Callable[..., None]] = {}  # by the number of the device
 
-    def __call__(self, n: int, *tensors: torch.Tensor) -> None:
+    def __call__(self, n: int, tensors: Sequence[torch.Tensor], *numbers: int) -> None:
         """Run `n` programs with `tensors`, contiguous ones. The last is on the device, others may be pinned."""
-        addresses, ends = [], 0
-        for tensor in tensors:
-            address = tensor.data_ptr()
-            addresses.append(address)
-            ends |= address
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        is_aligned = functools.reduce(operator.or_, addresses) % 16 == 0
         number = tensors[-1].get_device()  # -1: the CPU
         if number >= 0 and number != torch.cuda.current_device():
             with torch.cuda.device(number):  # Triton looks for the current one
-                self(n, *tensors)
+                self(n, tensors, *numbers)
             return
-        handle = self.handles.get(number) if ends % 16 == 0 else None
+        handle = self.handles.get(number) if is_aligned else None
         if handle is not None:
-            handle(n, number, *addresses, *self.values)
+            handle(n, number, *addresses, *numbers, *self.values)
             return
         typed = [tensor.view(-1).view(dtype) for tensor, dtype in zip(tensors, self.dtypes, strict=True)]
-        ran = compiled(self.kernel)[(n,)](*typed, **self.constants, num_warps=4)
-        if ends % 16 == 0 and ran is not None:  # interpreted kernels have none
+        ran = compiled(self.kernel, self.calls)[(n,)](*typed, *numbers, **self.constants, num_warps=4)
+        if is_aligned and ran is not None:  # interpreted kernels have none
             self.handles[number] = _handle(ran)
 
 

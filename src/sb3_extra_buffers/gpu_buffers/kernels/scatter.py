@@ -22,10 +22,10 @@ def scatter(parcel: torch.Tensor, n: int, targets: Sequence[torch.Tensor]) -> No
             begins there, byte where it begins in the parcel, bytes. Pieces must not overlap where they are copied to.
             It may lie in pinned memory of the host where targets are on CUDA.
         n: how many orders.
-        targets: five contiguous tensors.
+        targets: at most five contiguous tensors.
     """
     if n and use_triton(targets[0]):
-        _scatter(n, parcel, parcel, *targets)
+        _scatter(n, (parcel, parcel, *filled_up(targets)))
     elif n:
         scatter_reference(parcel, n, targets)
 
@@ -37,10 +37,21 @@ def scatter_reference(parcel: torch.Tensor, n: int, targets: Sequence[torch.Tens
         flat[target][to : to + size] = parcel[start : start + size]
 
 
+def filled_up(targets: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return five targets."""
+    return (*targets, *(targets[0],) * (N_TARGETS - len(targets)))
+
+
 def _scatter_kernel(  # type: ignore[no-untyped-def] # Triton reads annotations
     data, orders, target_0, target_1, target_2, target_3, target_4, BLOCK: tl.constexpr
 ):
-    order = orders + 4 * tl.program_id(0).to(tl.int64)
+    carry_out(data, orders + 4 * tl.program_id(0).to(tl.int64), target_0, target_1, target_2, target_3, target_4, BLOCK)
+
+
+def carry_out(  # type: ignore[no-untyped-def] # Triton reads annotations
+    data, order, target_0, target_1, target_2, target_3, target_4, BLOCK: tl.constexpr
+):
+    """Copy one piece, in a kernel."""
     target = tl.load(order)
     n = tl.load(order + 3)
     place = target_0
@@ -59,4 +70,6 @@ def _scatter_kernel(  # type: ignore[no-untyped-def] # Triton reads annotations
         tl.store(place + b, tl.load(source + b, mask=b < n, other=0), mask=b < n)
 
 
-_scatter = Launch(_scatter_kernel, (torch.uint8, torch.int64, *(torch.uint8,) * N_TARGETS), BLOCK=1024)
+_scatter = Launch(
+    _scatter_kernel, (torch.uint8, torch.int64, *(torch.uint8,) * N_TARGETS), calls=(carry_out,), BLOCK=1024
+)
