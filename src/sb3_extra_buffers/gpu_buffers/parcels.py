@@ -41,9 +41,7 @@ def aligned(n: int) -> int:
     return (n + ALIGNMENT - 1) & -ALIGNMENT
 
 
-def pack(
-    frames: Any, ids: Ints, keys: NDArray[np.uint32], sent: NDArray[np.uint32], rows: dict[int, Any]
-) -> Parcel:
+def pack(frames: Any, ids: Ints, keys: NDArray[np.uint32], sent: NDArray[np.uint32], rows: dict[int, Any]) -> Parcel:
     """Return what the device needs.
 
     Args:
