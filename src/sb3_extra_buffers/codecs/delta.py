@@ -211,7 +211,8 @@ def encode_kernel(
     """Do as `encode_reference`."""
     n_words = frames.shape[1]
     entry = position_bytes + 4
-    where = np.empty(n_words, np.int64)
+    whole = n_words - n_words % 8
+    where = np.empty(n_words, np.uint32)
     end = done[1]
     for i in range(done[0], frames.shape[0]):
         done[0], done[1] = i, end
@@ -269,17 +270,35 @@ def encode_kernel(
             references[i] = 0
         else:
             key = keys[candidates[best]]
-            found = 0
-            for w in range(n_words):
-                where[found] = w  # overwritten unless the word has changed: no branch to mispredict
-                found += frame[w] != key[w]
+            found = np.uint64(0)  # indices that are unsigned are not checked for counting from the end
+            for base in range(0, whole, 8):
+                differs = np.uint32(0)
+                for w in range(8):
+                    differs = np.uint32(differs | np.uint32(frame[base + w] ^ key[base + w]))
+                if differs != 0:
+                    for w in range(base, base + 8):
+                        where[found] = w  # overwritten unless the word has changed: no branch to mispredict
+                        found += np.uint64(frame[w] != key[w])
+            for w in range(whole, n_words):
+                where[found] = w
+                found += np.uint64(frame[w] != key[w])
             word = end + changed * position_bytes
+            positions, words = data[end:word], data[word : word + 4 * changed]
+            if position_bytes == 2:
+                for j in range(changed):
+                    w, at = where[j], np.uint64(2 * j)
+                    positions[at] = np.uint8(w & np.uint32(255))
+                    positions[at + np.uint64(1)] = np.uint8(w >> np.uint32(8))
+            else:
+                for j in range(changed):
+                    for b in range(4):
+                        positions[4 * j + b] = (where[j] >> np.uint32(8 * b)) & np.uint32(255)
             for j in range(changed):
-                w = where[j]
-                for b in range(position_bytes):
-                    data[end + j * position_bytes + b] = (w >> (8 * b)) & 255
-                for b in range(4):
-                    data[word + 4 * j + b] = raw[4 * w + b]
+                value, at = frame[where[j]], np.uint64(4 * j)
+                words[at] = np.uint8(value & np.uint32(255))
+                words[at + np.uint64(1)] = np.uint8((value >> np.uint32(8)) & np.uint32(255))
+                words[at + np.uint64(2)] = np.uint8((value >> np.uint32(16)) & np.uint32(255))
+                words[at + np.uint64(3)] = np.uint8(value >> np.uint32(24))
             lengths[i] = changed * entry
             references[i] = candidates[best]
         uses[references[i]] += 1
