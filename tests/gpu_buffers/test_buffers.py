@@ -31,7 +31,13 @@ from twins import (
 )
 
 from sb3_extra_buffers.compressed import StoreFullError
-from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer, find_gpu_buffer_dtypes
+from sb3_extra_buffers.gpu_buffers import (
+    GpuReplayBuffer,
+    GpuRolloutBuffer,
+    find_gpu_buffer_dtypes,
+    observations,
+    transfer,
+)
 from sb3_extra_buffers.gpu_buffers.observations import GpuObservations
 from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 
@@ -71,19 +77,38 @@ def test_copies_go_on(name: str, method: str, device: str) -> None:
         assert_same_arrays(copied, wanted)
 
 
-@NAME
-def test_batches_are_read_by_kernels(name: str, kernel_device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "enclosed"),
+    [
+        ("replay", "noise-stack", True),
+        ("dict-replay", "image+vector", True),
+        ("dict-replay", "stack+large-vector", False),  # two stores
+        ("rollout", "noise-stack", True),
+        ("dict-rollout", "image+vector", False),  # six fields
+    ],
+)
+def test_batches_are_read_by_kernels(
+    name: str, kind: str, enclosed: bool, kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On CUDA they always are. Here Triton interprets the kernels."""
+    calls: list[Any] = []
+    monkeypatch.setattr(observations, "enclose", lambda *given: calls.append(given) or transfer.enclose(*given))
     twin = gpu_twins(kernel_device.type)[name]
-    ours, sb3, more = filled(twin, 10 if twin.rollout else 23)
+    chosen: Any = (DICT_KINDS if twin.keyed else KINDS)[kind]
+    ours, sb3 = twin.make(chosen, 10, 2)
+    data = steps(chosen, 2, 33, end=0.3)
     if twin.rollout:
-        fill_rollout(twin, (ours, sb3), more)
+        fill_rollout(twin, (ours, sb3), data[:10])
         assert_same_draws(ours, sb3, minibatches(7), range(1))
-        return
-    for i, step in enumerate(more):
-        twin.add(ours, step)
-        twin.add(sb3, step)
-        assert_same_draws(ours, sb3, sample(1 + i), range(1))
+    else:
+        for i, step in enumerate(data):
+            twin.add(ours, step)
+            twin.add(sb3, step)
+            if i > 20:
+                assert_same_draws(ours, sb3, sample(i - 20), range(1))
+        assert_same_draws(ours, sb3, sample(300 if enclosed else 3), range(1))  # fields in several pieces
+    assert all(store._mirror.by_kernel for store in ours._stores.values())
+    assert bool(calls) == enclosed
 
 
 @pytest.mark.gpu

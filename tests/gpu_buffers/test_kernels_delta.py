@@ -87,7 +87,7 @@ def test_fields_are_filled_in_the_same_launch(n_fields: int, pinned: bool, kerne
     ids = torch.tensor([[5, 0], [3, 3], [1, 4]], dtype=torch.int32, device=kernel_device)
     for n in (0, 1, 300, 301):  # the second launch goes the short way, with another number of orders
         places = torch.arange(n, dtype=torch.int32) % 3
-        arrays = [torch.full((n, 2 + i), i - n, dtype=torch.float64) for i in range(n_fields)]
+        arrays = [torch.arange(n * (2 + i), dtype=torch.float64).view(n, 2 + i) - i for i in range(n_fields)]
         enclosed = transfer.enclose([places.numpy()], [array.numpy() for array in arrays], kernel_device)
         data = enclosed.memory.cpu()
         outs = [torch.empty((n, 63), dtype=torch.uint8, device=kernel_device) for _ in range(2)]

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import triton
 
-from sb3_extra_buffers.gpu_buffers.kernels.launch import _handle
+from sb3_extra_buffers.gpu_buffers.kernels import launch
+from sb3_extra_buffers.gpu_buffers.kernels.launch import Launch, _handle
 
 
 class Kernel:
@@ -65,9 +67,31 @@ def test_profilers_see_launches() -> None:
 
 @pytest.mark.parametrize("launcher", [lambda grid, stream, *args: None, lambda *args: None, 7, print])
 def test_another_triton(launcher: Any) -> None:
-    kernel = Kernel(launcher)
-    _handle(kernel)(5, 0, 1001)
-    assert kernel.usual == [((5, 1, 1), 1001)]
+    """It may take other arguments: so the kernel is run as Triton says, every time."""
+    assert _handle(Kernel(launcher)) is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_arguments_of_both_ways(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors, numbers, constants: by themselves the long way, as addresses and values the short way."""
+    launcher, ran = Launcher(), []
+    kernel = Kernel(launcher if known else print)
+
+    def compiled(function: Any, calls: Any) -> Any:
+        assert (function, calls) == (max, (min,))
+        return {(7,): lambda *arguments, **constants: ran.append((arguments, constants)) or kernel}
+
+    monkeypatch.setattr(launch, "compiled", compiled)
+    run = Launch(max, (torch.uint8, torch.int32), calls=(min,), A=5, B=6)
+    tensors = torch.zeros((2, 4), dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    for _ in range(3):
+        run(7, tensors, 1, 2)
+    for (first, second, *numbers), constants in ran:
+        assert (first.dtype, first.shape, second.dtype) == (torch.uint8, (32,), torch.int32)
+        assert (numbers, constants) == ([1, 2], {"A": 5, "B": 6, "num_warps": 4})
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    short = (7, 1, 1, 69, "function", "metadata", None, None, None, *addresses, 1, 2, 5, 6)
+    assert (len(ran), launcher.ran) == ((1, [short, short]) if known else (3, []))
 
 
 def test_hooks_that_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

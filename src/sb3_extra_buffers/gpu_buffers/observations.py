@@ -2,7 +2,7 @@
 
 Everything of `CompressedObservations` holds: SB3's code runs unchanged, the host's frame store decides. Two things are
 different. What is stored is mirrored to the device. And a batch is not converted field by field: SB3's code gathers
-it, of observations only which ones, and then one launch makes tensors of it.
+it, of observations only which ones, and then a launch makes tensors of it.
 """
 
 from __future__ import annotations
@@ -221,7 +221,8 @@ class GpuObservations(CompressedObservations):
             fields, numbers = enclosed.fields, [enclosed.memory]
         else:
             joined = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-            numbers = to_device([*joined, *arrays] if near else joined, self.buffer_device)
+            place = next(iter(groups))[0].heap_device if groups else self.buffer_device
+            numbers = to_device([*joined, *arrays] if near else joined, place)
             fields = numbers[len(joined) :] if near else to_device(arrays, self.device)
         read: dict[Selection, torch.Tensor] = {}
         for ((store, are_ids), group), chosen in zip(groups.items(), numbers, strict=False):

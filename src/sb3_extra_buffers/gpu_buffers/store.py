@@ -175,7 +175,7 @@ class DeviceObservations(ObservationStore):
             if parcel is not None:
                 assert self._mirror is not None
                 assert self._device_ids is not None
-                self._mirror.receive(for_kernels(parcel.data, self.device), parcel.n, self._device_ids)
+                self._mirror.receive(for_kernels(parcel.data, self.heap_device), parcel.n, self._device_ids)
         except BaseException:
             self.begin_anew()  # what was on its way may not have arrived
             raise
@@ -189,7 +189,7 @@ class DeviceObservations(ObservationStore):
             self._mirror = mirror = Mirror(frames, self.device, capacity, self._allowed)
             self._device_ids = None
         if self._device_ids is None:
-            (self._device_ids,) = to_device([self._place_tables()], self.device)
+            (self._device_ids,) = to_device([self._place_tables()], mirror.heap.device)
             self._written = {}
         if not frames.n_unsent and not self._written:
             return None
@@ -303,7 +303,7 @@ class DeviceObservations(ObservationStore):
 
     @property
     def heap_device(self) -> torch.device:
-        """Where the heap is: `device`, with the index of that time. For whom `takes_memory` is true."""
+        """Where the heap is, since `refresh`: on `device`, with the index it had then."""
         assert self._mirror is not None
         return self._mirror.heap.device
 
@@ -393,6 +393,11 @@ class DenseObservations(DeviceObservations):
 
     def refresh(self) -> None:
         """Nothing to do: observations are sent when they are stored."""
+
+    @property
+    def heap_device(self) -> torch.device:
+        """Where the cells are."""
+        return self._dense.cells.device
 
     def claim(self) -> None:
         """Nothing to do: cells are not limited."""

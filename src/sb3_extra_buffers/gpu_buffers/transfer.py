@@ -96,7 +96,7 @@ def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], dev
         room[at : at + one.nbytes] = one.tobytes()
         at += one.nbytes
     for array, start in zip(arrays, starts, strict=True):
-        room[start : start + array.nbytes] = array.tobytes()
+        room[start : start + array.nbytes] = np.asarray(array).tobytes()  # of masked ones too, as SB3 does
     fields = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in kinds]
     readable = packed if size <= _READ_THERE else packed.to(device, non_blocking=True)
     return Enclosed(readable, fields, orders, n_orders)
@@ -121,7 +121,7 @@ def _outline(first: int, arrays: Sequence[NDArray[Any]], device: torch.device) -
         end += aligned(array.nbytes)
     (sent,) = to_device([np.array(orders, np.int64).reshape(-1, 4)], device)
     kinds = [(array.shape, numpy_dtype_to_torch(array.dtype)) for array in arrays]
-    return _Outline(end, starts, kinds, sent, len(orders))
+    return _Outline(end, starts, kinds, sent.clone(), len(orders))  # not with the rest of what was copied
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -201,9 +201,11 @@ _of_threads = threading.local()
 
 def _staging(device: torch.device) -> _Pinned | _Unpinned:
     """Return this thread's memory for transfers to `device` on the current stream."""
-    if device.type != "cuda":
-        return _Unpinned()
     kept: dict[Any, Any] = vars(_of_threads)
+    if device.type != "cuda":
+        if device not in kept:
+            kept[device] = _Unpinned()
+        return kept[device]  # type: ignore[no-any-return]
     index = torch.cuda.current_device() if device.index is None else device.index
     stream = torch._C._cuda_getCurrentRawStream(index)  # what Triton asks too; the public way takes ten times as long
     if (index, stream) not in kept:

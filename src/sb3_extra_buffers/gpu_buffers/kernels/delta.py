@@ -77,9 +77,8 @@ def delta_decode(
         frames = delta_decode_reference(heap, table, chosen, keys, frame_bytes, dtype=dtype, normalize=normalize)
         out.view(-1).view(dtype).copy_(frames.view(-1))
         return out
-    if n:
-        launch = decode_launch(frame_bytes, 0 if places is None else stack, dtype, normalize)
-        decode_and_fill(launch, n, heap, table, ids, ids if places is None else places, keys, (out,))
+    launch = decode_launch(frame_bytes, 0 if places is None else stack, dtype, normalize)
+    decode_and_fill(launch, n, heap, table, ids, ids if places is None else places, keys, (out,))
     return out
 
 
@@ -154,6 +153,7 @@ def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: b
         NORMALIZE=normalize,
         BLOCK=_block(n_words if by_words else frame_bytes),
         PATCH=128,
+        COPY=1024,
     )
 
 
@@ -217,10 +217,11 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     NORMALIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     PATCH: tl.constexpr,
+    COPY: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     if program < n_orders:
-        carry_out(data, orders + 4 * program, field_0, field_1, field_2, field_3, field_4, PATCH)
+        carry_out(data, orders + 4 * program, field_0, field_1, field_2, field_3, field_4, COPY)
         return
     frame = program - n_orders
     chosen = frame

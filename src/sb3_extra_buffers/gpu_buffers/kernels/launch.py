@@ -90,12 +90,16 @@ class Launch:
             return
         typed = [tensor.view(-1).view(dtype) for tensor, dtype in zip(tensors, self.dtypes, strict=True)]
         ran = compiled(self.kernel, self.calls)[(n,)](*typed, *numbers, **self.constants, num_warps=4)
-        if is_aligned and ran is not None:  # interpreted kernels have none
-            self.handles[number] = _handle(ran)
+        handle = _handle(ran) if is_aligned and ran is not None else None  # interpreted kernels return nothing
+        if handle is not None:
+            self.handles[number] = handle
 
 
-def _handle(kernel: Any) -> Callable[..., None]:
-    """Return what launches a kernel that Triton has compiled: call it with programs, device, and all arguments."""
+def _handle(kernel: Any) -> Callable[..., None] | None:
+    """Return what launches a kernel that Triton has compiled: call it with programs, device, and all arguments.
+
+    None for a Triton that launches in another way.
+    """
     import triton
 
     def usual(n: int, number: int, *arguments: Any) -> None:
@@ -115,8 +119,8 @@ def _handle(kernel: Any) -> Callable[..., None]:
         _ = enter.calls, leave.calls
         names = [*inspect.signature(run).parameters]
     except (AttributeError, TypeError, ValueError):
-        return usual  # another Triton
-    return direct if names[:5] == _LAUNCHER and names[-1] == "args" else usual
+        return None
+    return direct if names[:5] == _LAUNCHER and names[-1] == "args" else None
 
 
 _LAUNCHER = ["gridX", "gridY", "gridZ", "stream", "function"]  # parameters of Triton's launcher, the first ones
