@@ -182,6 +182,7 @@ def test_terminal_observations_are_kept_with_optimized_memory() -> None:
 @pytest.mark.parametrize(
     "action_space",
     [
+        spaces.Box(-1, 1, (0,), np.float32),
         spaces.Box(-1, 1, (3,), np.float32),
         spaces.Box(-1, 1, (2,), np.float64),
         spaces.MultiDiscrete([2, 3]),

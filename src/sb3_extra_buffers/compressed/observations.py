@@ -357,7 +357,7 @@ class CompressedObservations(Described):
             if isinstance(array, dict) and name != "_stores":
                 for key in self._stores.keys() & array.keys():
                     array[key] = self._compressed(key, array[key])
-            elif None in self._stores:
+            elif None in self._stores and name != "actions":  # of a space without values they are empty too
                 setattr(self, name, self._compressed(None, array))
 
     def _compressed(self, key: Key, array: Any) -> Any:
