@@ -10,6 +10,7 @@ codec needs. Palette 0 begins with black: an empty payload is the frame of zeros
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ _MOST = 16  # palettes
 _NONE = 255  # in the place of a palette's number
 _SLOTS = 4096  # of the table that finds a colour: mostly empty, so that the first look is nearly always enough
 _HASH, _SHIFT = 0x9E3779B1, 20
+_LITTLE = sys.byteorder == "little"
 
 
 @dataclass(frozen=True)
@@ -281,8 +283,29 @@ def find_reference(
 def _paint_kernel(numbers: Bytes, palettes: Ints, values: Bytes, planar: bool, out: Bytes) -> None:
     n, pixels = numbers.shape
     channels = values.shape[1]
+    colours, palette = np.zeros(256, np.uint64), -1
+    quarter, odd = pixels // 4, np.uint64(0x000000FF000000FF)
     for i in range(n):
         row = numbers[i]
+        if planar and channels == 3 and pixels % 4 == 0 and _LITTLE:  # four pixels at once: far fewer bytes to write
+            if palettes[i] != palette:
+                palette = palettes[i]
+                for k in range(256):
+                    colours[k] = 0
+                    for c in range(3):
+                        colours[k] |= np.uint64(values[palette, c, k]) << np.uint64(8 * c)
+            planes = out[i].view(np.uint32)
+            for p in range(quarter):
+                at = np.uint64(4 * p)  # unsigned: no check for negatives
+                one = colours[row[at]] | colours[row[at + np.uint64(1)]] << np.uint64(32)
+                two = colours[row[at + np.uint64(2)]] | colours[row[at + np.uint64(3)]] << np.uint64(32)
+                red = one & odd | (two & odd) << np.uint64(16)
+                green = one >> np.uint64(8) & odd | (two >> np.uint64(8) & odd) << np.uint64(16)
+                blue = one >> np.uint64(16) & odd | (two >> np.uint64(16) & odd) << np.uint64(16)
+                planes[p] = (red | red >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
+                planes[quarter + p] = (green | green >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
+                planes[2 * quarter + p] = (blue | blue >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
+            continue
         for c in range(channels):
             value = values[palettes[i], c]
             if planar:

@@ -158,7 +158,7 @@ def decompress(context: Any, payload: Bytes, out: Bytes) -> None:
     """Decompress one payload into `out`."""
     import zstandard
 
-    if payload[:1].any():  # a header with a size: not ours, and the library would allocate what it says
+    if payload.size and payload[0]:  # a header with a size: not ours, and the library would allocate what it says
         raise CodecError("zstd: the payload has a header of another kind")
     try:
         frame = context.decompress(payload, max_output_size=out.size, allow_extra_data=False)
@@ -166,4 +166,4 @@ def decompress(context: Any, payload: Bytes, out: Bytes) -> None:
         raise CodecError(f"zstd: {error}") from error
     if len(frame) != out.size:
         raise CodecError(f"zstd: the payload does not hold a frame of {out.size} bytes")
-    out[:] = memoryview(frame)
+    out.data[:] = frame
