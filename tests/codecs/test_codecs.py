@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec
+from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec, parallel
 from sb3_extra_buffers.codecs.base import Coder
 
 METHODS = [
@@ -273,6 +273,26 @@ def test_a_frame_of_another_size_is_an_error(codec, kind):
 def test_zstd_does_not_believe_a_frame_size_that_it_never_writes(size):
     payload = bytes([0b11100000]) + size.to_bytes(8, "little") + b"\x01\x00\x00"
     assert decode_guarded(get_codec("zstd"), payload, 64) is None
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("damaged", [None, 5, 50, 99])
+def test_zstd_decodes_long_payloads_in_threads(threads, damaged, monkeypatch):
+    monkeypatch.setattr(parallel, "n_threads", lambda: threads)
+    monkeypatch.setattr(parallel, "_pool", None)
+    coder = get_codec("zstd1", {"dictionary_bytes": 0}).coder(20_000)
+    frames = np.random.default_rng(0).integers(0, 16, (100, 20_000)).astype(np.uint8)
+    encoded = coder.encode(frames, np.zeros(100, np.int64))
+    assert encoded.lengths.min() > 5_000
+    if damaged is None:
+        for _ in range(3):
+            np.testing.assert_array_equal(decoded(coder, encoded), frames)
+        return
+    data = encoded.data.copy()
+    data[encoded.lengths[:damaged].sum()] = 7
+    with pytest.raises(CodecError, match="header"):
+        decoded(coder, encoded._replace(data=data))
+    np.testing.assert_array_equal(decoded(coder, encoded), frames)
 
 
 def moving_sprites(n: int, height: int = 40, width: int = 25, seed: int = 0) -> np.ndarray:

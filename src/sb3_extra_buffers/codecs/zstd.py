@@ -6,17 +6,20 @@ frame to frame, and payloads without magic number, size and dictionary id, which
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sb3_extra_buffers.codecs import optional
+from sb3_extra_buffers.codecs import optional, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints
 
 _TRAINED_AFTER = (128, 2048)  # frames: early for a start, later for what episodes look like
 _SAMPLE_BYTES = 1 << 23  # memory for frames to train on, at most
 _WORTH = 0.95  # a dictionary is kept if the samples' payloads shrink at least to this
+_LONG = 2048  # bytes of payloads that are longer to decode than it takes threads to pass the GIL on
+_THREADED = 1 << 18  # bytes of them that are worth another thread
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,15 @@ class ZstdCoder(Coder):
 
     def _contexts(self) -> None:
         self._compressor = compressor(self.codec.level, self.frame_bytes, self.dictionaries[-1])
-        self._decompressors = [decompressor(dictionary) for dictionary in self.dictionaries]
+        self._of_threads = threading.local()
+
+    def _decompressors(self) -> list[Any]:
+        """Return this thread's contexts, one for each dictionary: no two threads may use the same."""
+        kept = vars(self._of_threads)
+        if "contexts" not in kept:
+            kept["contexts"] = [decompressor(dictionary) for dictionary in self.dictionaries]
+        contexts: list[Any] = kept["contexts"]
+        return contexts
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -85,13 +96,26 @@ class ZstdCoder(Coder):
         return self._joined(payloads, references)
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`."""
+        """Write the frames into `out`, in threads if payloads are long: zstd works without the GIL."""
         if len(references) and not 0 <= references.min() <= references.max() < len(self.dictionaries):
             raise CodecError("zstd: a frame refers to a dictionary that is not there")
-        super().decode(heap, offsets, lengths, references, out)
+        errors: list[CodecError] = []
+
+        def work(start: int, stop: int) -> int:
+            part = slice(start, stop)
+            try:
+                super(ZstdCoder, self).decode(heap, offsets[part], lengths[part], references[part], out[part])
+            except CodecError as error:  # raised when no thread writes to `out` any more
+                errors.append(error)
+            return 0
+
+        n_bytes = int(lengths.sum())
+        parallel.split(len(out), n_bytes if n_bytes >= _LONG * len(out) else 0, work, _THREADED)
+        if errors:
+            raise errors[0]
 
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
-        decompress(self._decompressors[reference], payload, out)
+        decompress(self._decompressors()[reference], payload, out)
 
     def _learn(self, frame: Bytes, payload_bytes: int) -> None:
         """Keep some of the first frames, and train a dictionary on them when it is time."""
