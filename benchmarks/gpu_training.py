@@ -83,50 +83,33 @@ def compare_training(device: torch.device, *, quick: bool = False) -> dict[str, 
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     recording = load("Pong", 300 if quick else 2_000)
-    settings: dict[str, Callable[[Any], Any]] = {
-        "DQN": lambda buffer_class: DQN(
+
+    def dqn(batch_size: int) -> Callable[[Any], Any]:
+        return lambda buffer_class: DQN(
             "CnnPolicy",
             Playback(recording),
             replay_buffer_class=buffer_class,
             buffer_size=8_000,
             learning_starts=512,
-            batch_size=32,
+            batch_size=batch_size,
             train_freq=1,
             seed=0,
             device=device,
-        ),
-        "DQN, batches of 256": lambda buffer_class: DQN(
+        )
+
+    def ppo(times: int) -> Callable[[Any], Any]:
+        return lambda buffer_class: PPO(
             "CnnPolicy",
-            Playback(recording),
-            replay_buffer_class=buffer_class,
-            buffer_size=8_000,
-            learning_starts=512,
-            batch_size=256,
-            train_freq=1,
-            seed=0,
-            device=device,
-        ),
-        "PPO, 8 envs": lambda buffer_class: PPO(
-            "CnnPolicy",
-            Playback(recording, times=2),
+            Playback(recording, times),
             rollout_buffer_class=buffer_class,
             n_steps=128,
             batch_size=256,
             n_epochs=4,
             seed=0,
             device=device,
-        ),
-        "PPO, 4 envs": lambda buffer_class: PPO(
-            "CnnPolicy",
-            Playback(recording),
-            rollout_buffer_class=buffer_class,
-            n_steps=128,
-            batch_size=256,
-            n_epochs=4,
-            seed=0,
-            device=device,
-        ),
-    }
+        )
+
+    settings = {"DQN": dqn(32), "DQN, batches of 256": dqn(256), "PPO, 8 envs": ppo(2), "PPO, 4 envs": ppo(1)}
     return {
         name: _compare(make, {"sb3": None, "ours": GpuRolloutBuffer if "PPO" in name else GpuReplayBuffer}, quick)
         for name, make in settings.items()
