@@ -41,7 +41,9 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torc
         view = views.get(array.dtype)
         if view is None:
             view = views[array.dtype] = sent.view(numpy_dtype_to_torch(array.dtype))
-        tensors.append(view.as_strided(array.shape, _strides(array.shape), start // array.itemsize).data)
+        shape, n = array.shape, array.ndim
+        strides = (shape[1] or 1, 1) if n == 2 else (1,) if n == 1 else _strides(shape)  # the usual ones without a call
+        tensors.append(view.as_strided(shape, strides, start // array.itemsize).data)
     return tensors
 
 
