@@ -270,7 +270,9 @@ def test_read_only_and_strided_observations(numba):
 
 
 @pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
-@pytest.mark.parametrize(("stack", "size"), [(1, 1), (1, 63), (4, 1), (4, 64), (4, 97), (3, 1000), (2, 7056)])
+@pytest.mark.parametrize(
+    ("stack", "size"), [(1, 1), (1, 63), (4, 1), (4, 64), (4, 97), (4, 512), (4, 700), (3, 1000), (2, 7056)]
+)
 @pytest.mark.parametrize("layout", ["planes", "pixels"])
 def test_kernels_equal_references(stack, size, layout):
     """The same frames found and stored, the same account, with numba and without."""
@@ -281,23 +283,33 @@ def test_kernels_equal_references(stack, size, layout):
     rng = np.random.default_rng(size)
     last = np.zeros((4, stack, size), np.uint8)
     held: deque[list[np.ndarray]] = deque()
-    for _ in range(120):
-        streams = rng.integers(0, 4, rng.integers(1, 6))
-        obs = np.stack([last[stream] for stream in streams])
-        for i, stream in enumerate(streams):
-            kind = rng.integers(0, 4)
-            new = np.stack([numbered_frame(n, size) for n in rng.integers(0, 20, stack)])
-            obs[i] = [last[stream], np.concatenate([last[stream][1:], new[:1]]), new, new[:1].repeat(stack, 0)][kind]
-            last[stream] = obs[i]
-        given = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1) if layout == "pixels" else obs
+    for step in range(120):
+        streams = rng.integers(0, 4, rng.integers(1, 6)) if step % 3 else rng.permutation(4)
+        blocks = []
+        for _ in range(1 + step % 2):
+            obs = np.stack([last[stream] for stream in streams])
+            for i, stream in enumerate(streams):
+                kind = rng.integers(0, 5)
+                new = np.stack([numbered_frame(n, size) for n in rng.integers(0, 20, stack)])
+                if step % 60 > 30:
+                    new[:, :-1] = 9  # they differ at their end only
+                moved = np.concatenate([last[stream][1:], new[:1]])
+                changed = last[stream].copy()
+                changed[-1, rng.integers(size)] ^= 1
+                obs[i] = [last[stream], moved, new, new[:1].repeat(stack, 0), changed][kind]
+                last[stream] = obs[i]
+            blocks.append(obs)
+        given = blocks
+        if layout == "pixels":
+            given = [np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1) for obs in blocks]
         gone = [ids.reshape(-1) for ids in held.popleft()] if len(held) == 10 else []
-        held.append([store.put_blocks([given], streams, gone[i : i + 1])[0] for i, store in enumerate(stores)])
+        held.append([store.put_blocks(given, streams, gone[i : i + 1]) for i, store in enumerate(stores)])
         assert stores[0].n_frames == stores[1].n_frames
         assert stores[0].coder.uses.sum() == stores[1].coder.uses.sum()
         assert stores[0].nbytes == stores[1].nbytes
         for store, ids in zip(stores, held[-1], strict=True):
-            assert np.array_equal(taken(store, ids), obs)
-        kernel, reference = (np.concatenate([pair[i] for pair in held]).reshape(-1) for i in range(2))
+            assert np.array_equal(taken(store, ids), np.stack(blocks))
+        kernel, reference = (np.concatenate([pair[i].reshape(-1) for pair in held]) for i in range(2))
         assert len(set(zip(kernel.tolist(), reference.tolist(), strict=True))) == len(set(kernel.tolist()))
 
 
@@ -317,6 +329,22 @@ def test_blocks_are_stored_one_after_another(numba):
             for i, block in enumerate(held, start=step + 1 - len(held)):
                 assert np.array_equal(taken(store, block), obs[i : i + 2])
             assert store.n_frames == 2 * (len(held) + 4)
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("size", [257, 512, 700])
+def test_comparing_two_observations_leaves_no_trace_of_the_second(numba, size):
+    """The first begins as the last one and ends as that shifted; the second begins so that both would be shifted."""
+    with numba_or_not(numba):
+        store = FrameStore(size, get_codec("none"), stack=4)
+        last, first, second = np.zeros((3, 1, 4, size), np.uint8)
+        last[..., :256] = first[..., :256] = np.reshape([10, 20, 30, 40], (4, 1))
+        last[..., 256:], first[..., 256:] = np.reshape([1, 2, 3, 4], (4, 1)), np.reshape([2, 3, 4, 5], (4, 1))
+        second[..., :256] = np.reshape([0, 10, 20, 30], (4, 1))
+        given = [np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1) for obs in (last, first, second)]
+        streams = np.zeros(1, np.int64)
+        store.put(given[0], streams)
+        assert np.array_equal(taken(store, store.put_blocks(given[1:], streams)), np.stack([first, second]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork here")

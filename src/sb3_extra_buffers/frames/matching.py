@@ -99,10 +99,10 @@ def _overlap_kernel(
         if streams[i] < 0 or streams[i] >= len(recent):
             return -1
     whole = n_words - n_words % 64
-    for b in range(2):
-        frames = first if b == 0 else second
-        for i in range(len(frames)):
-            stream = streams[i]
+    for i in range(n):
+        stream = streams[i]
+        for b in range(2 if len(second) > 0 else 1):
+            frames = first if b == 0 else second
             known = 0  # how many frames have codes: all, all but the newest, or none
             for shift in range(2):
                 known = stack - shift
@@ -174,72 +174,121 @@ def _overlap_interleaved_kernel(
     stack = 4
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
-    for b in range(2):
-        frames = first if b == 0 else second
-        for i in range(len(frames)):
-            stream = streams[i]
-            frame, last = frames[i], recent[stream]
+    for i in range(n):
+        stream = streams[i]
+        last = recent[stream]
+        begin = 0  # the block to begin with
+        known = -1  # how many frames of the next observation have codes; -1: it has to be compared
+        if len(second) > 0:
+            # The usual case in one pass over memory: the first is the last one, the second that shifted. While they
+            # are compared, the second takes the place of the last one, and its newest frame that of a candidate.
+            frame, other, out = first[i], second[i], candidates[k]
+            difference, moved = np.uint32(0), np.uint32(0)
+            passed = 0
             # Inner loops of fixed length and one type: so the compiler makes vector code of them.
-            known = 4
             for p in range(0, whole, 256):
-                difference = np.uint32(0)
                 for q in range(p, p + 256):
                     difference = np.uint32(difference | np.uint32(frame[q] ^ last[q]))
+                for q in range(p, p + 256):
+                    apart = np.uint32(other[q] ^ np.uint32(last[q] >> eight))
+                    moved = np.uint32(moved | np.uint32(apart & np.uint32(0xFFFFFF)))
                 if difference != 0:
-                    known = 0
                     break
-            for q in range(whole, n_pixels):
-                if frame[q] != last[q]:
-                    known = 0
-            if known == 0:
-                known = 3
+                for q in range(p, p + 256):
+                    last[q] = other[q]
+                for q in range(p, p + 256):
+                    out[q] = np.uint8(np.uint32(other[q] >> newest))
+                passed = p + 256
+            if passed == whole:
+                for q in range(whole, n_pixels):
+                    difference |= np.uint32(frame[q] ^ last[q])
+                    moved |= np.uint32(np.uint32(other[q] ^ np.uint32(last[q] >> eight)) & np.uint32(0xFFFFFF))
+            if difference != 0:
+                for q in range(passed):
+                    last[q] = frame[q]  # as it was: so far they are the same
+            else:
+                for q in range(whole, n_pixels):
+                    last[q] = other[q]
+                    out[q] = np.uint8(np.uint32(other[q] >> newest))
+                for s in range(stack):
+                    codes[0, i, s] = recent_codes[stream, s]
+                begin, known = 1, 3
+                if moved != 0:
+                    known = 4
+                    for q in range(n_pixels):
+                        if other[q] != frame[q]:
+                            known = 0
+                            break
+        for b in range(begin, 2):
+            frames = first if b == 0 else second
+            if len(frames) == 0:
+                break
+            frame = frames[i]
+            is_last = known >= 0
+            if known < 0:
+                known = 4
                 for p in range(0, whole, 256):
                     difference = np.uint32(0)
                     for q in range(p, p + 256):
-                        moved = np.uint32(frame[q] ^ np.uint32(last[q] >> eight))
-                        difference = np.uint32(difference | np.uint32(moved & np.uint32(0xFFFFFF)))
+                        difference = np.uint32(difference | np.uint32(frame[q] ^ last[q]))
                     if difference != 0:
                         known = 0
                         break
                 for q in range(whole, n_pixels):
-                    if (frame[q] ^ (last[q] >> eight)) & np.uint32(0xFFFFFF) != 0:
+                    if frame[q] != last[q]:
                         known = 0
+                if known == 0:
+                    known = 3
+                    for p in range(0, whole, 256):
+                        difference = np.uint32(0)
+                        for q in range(p, p + 256):
+                            apart = np.uint32(frame[q] ^ np.uint32(last[q] >> eight))
+                            difference = np.uint32(difference | np.uint32(apart & np.uint32(0xFFFFFF)))
+                        if difference != 0:
+                            known = 0
+                            break
+                    for q in range(whole, n_pixels):
+                        if (frame[q] ^ (last[q] >> eight)) & np.uint32(0xFFFFFF) != 0:
+                            known = 0
             for s in range(known):
                 codes[b, i, s] = recent_codes[stream, s + stack - known]
             for s in range(known, stack):
                 bits = np.uint32(8 * s)
                 same = False
                 for t in range(s - 1, -1, -1):  # frames may come back: a sprite that flickers
-                    apart = np.uint32(8 * (s - t))
+                    distance = np.uint32(8 * (s - t))
                     pair = np.uint32(0xFF) << np.uint32(8 * t)
                     difference = np.uint32(0)
                     for p in range(0, whole, 256):
                         for q in range(p, p + 256):
-                            difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                            difference |= np.uint32(frame[q] >> distance) ^ frame[q]
                         if difference & pair != 0:
                             break
                     for q in range(whole, n_pixels):
-                        difference |= np.uint32(frame[q] >> apart) ^ frame[q]
+                        difference |= np.uint32(frame[q] >> distance) ^ frame[q]
                     same = difference & pair == 0
                     if same:
                         codes[b, i, s] = codes[b, i, t]
                         break
                 if same:
                     continue
-                if s == 3:
-                    for q in range(n_pixels):
-                        candidates[k, q] = np.uint8(np.uint32(frame[q] >> newest))
-                else:
-                    for q in range(n_pixels):
-                        candidates[k, q] = np.uint8(frame[q] >> bits)
+                if not (is_last and known == 3):
+                    if s == 3:
+                        for q in range(n_pixels):
+                            candidates[k, q] = np.uint8(np.uint32(frame[q] >> newest))
+                    else:
+                        for q in range(n_pixels):
+                            candidates[k, q] = np.uint8(frame[q] >> bits)
                 sources[k] = stream
                 codes[b, i, s] = -1 - k
                 k += 1
             if known < stack:
-                for q in range(n_pixels):
-                    last[q] = frame[q]
+                if not is_last:
+                    for q in range(n_pixels):
+                        last[q] = frame[q]
                 for s in range(stack):
                     recent_codes[stream, s] = codes[b, i, s]
+            known = -1
     return k
 
 
@@ -262,8 +311,8 @@ def overlap_reference(
     if len(streams) and not 0 <= streams.min() <= streams.max() < len(recent):
         return -1
     stack = first.shape[1]
-    for b, frames in enumerate((first, second)):
-        for i, stream in enumerate(streams[: len(frames)].tolist()):  # an observation is compared with the one before
+    for i, stream in enumerate(streams.tolist()):  # an observation is compared with the one before
+        for b, frames in enumerate((first, second) if len(second) else (first,)):
             last, known = recent[stream], 0
             if np.array_equal(frames[i], last):
                 known, codes[b, i] = stack, recent_codes[stream]
