@@ -26,9 +26,10 @@ from sb3_extra_buffers.gpu_buffers.kernels.launch import use_triton
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter
 from sb3_extra_buffers.gpu_buffers.parcels import Parcel, pack, packer
-from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, to_device
+from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, like, new_like, to_device
 
 _SLACK = 8  # a tensor that must grow gets 1/8 more than it needs
+_FORMS = 1024  # sizes of batches that are remembered
 
 ON_DEVICE = (Delta, NoCompression, Rle)
 """Codecs whose payloads the device decodes. Those of others are decoded by the host and sent as they are."""
@@ -114,6 +115,7 @@ class Mirror:
         self.codec = frames.coder.codec
         self.frame_bytes = frames.frame_bytes
         self.reading: Reading | None = None  # of the store, once it has read
+        self._batches: dict[int, torch.Tensor] = {}  # their forms, by size
         frames.forget_mirror()
         ids = frames.take_unsent(allowed)
         self.extent = int((frames.offsets[ids] + frames.lengths[ids]).max(initial=0))
@@ -166,6 +168,16 @@ class Mirror:
         """The key frames; one of zeros where the codec has none."""
         keys = self._coder_keys
         return keys if len(keys) else np.zeros((1, keys.shape[1]), np.uint32)
+
+    def batch(self, size: int) -> torch.Tensor:
+        """Return a new tensor for so many observations, as `reading` says."""
+        form = self._batches.get(size)
+        if form is None:
+            assert self.reading is not None
+            if len(self._batches) >= _FORMS:
+                self._batches.clear()
+            form = self._batches[size] = like(self.heap, (size, *self.reading.shape), self.reading.dtype)
+        return new_like(form)
 
     def decode(
         self,

@@ -283,10 +283,9 @@ class DeviceObservations(ObservationStore):
         reading = mirror.reading
         if reading is None:
             reading = mirror.reading = self._reading()
-        shape, dtype, new = reading.shape, reading.dtype, mirror.heap.new_empty
         halves = mirror.by_kernel and len(sizes) == 2 and sizes[0] == sizes[1]
         n = sum(sizes)
-        outs = [new((size, *shape), dtype=dtype) for size in (sizes if halves else (n,))]
+        outs = [mirror.batch(size) for size in (sizes if halves else (n,))]
         ids, places = (self._device_ids, numbers) if are_places else (numbers, None)
         assert ids is not None
         mirror.decode(n * self.layout.stack, ids, places, outs, reading.in_floats, reading.normalize, enclosed)
