@@ -172,6 +172,7 @@ def _overlap_interleaved_kernel(
         if streams[i] < 0 or streams[i] >= len(recent):
             return -1
     stack = 4
+    blocks = 2 if len(second) > 0 else 1
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
     for i in range(n):
@@ -179,7 +180,7 @@ def _overlap_interleaved_kernel(
         last = recent[stream]
         begin = 0  # the block to begin with
         known = -1  # how many frames of the next observation have codes; -1: it has to be compared
-        if len(second) > 0:
+        if blocks == 2:
             # The usual case in one pass over memory: the first is the last one, the second that shifted. While they
             # are compared, the second takes the place of the last one, and its newest frame that of a candidate.
             frame, other, out = first[i], second[i], candidates[k]
@@ -219,12 +220,8 @@ def _overlap_interleaved_kernel(
                         if other[q] != frame[q]:
                             known = 0
                             break
-        for b in range(begin, 2):
-            frames = first if b == 0 else second
-            if len(frames) == 0:
-                break
-            frame = frames[i]
-            is_last = known >= 0
+        for b in range(begin, blocks):
+            frame = first[i] if b == 0 else second[i]
             if known < 0:
                 known = 4
                 for p in range(0, whole, 256):
@@ -237,19 +234,21 @@ def _overlap_interleaved_kernel(
                 for q in range(whole, n_pixels):
                     if frame[q] != last[q]:
                         known = 0
-                if known == 0:
-                    known = 3
+                if known == 0:  # shifted, in one pass again
+                    out, moved = candidates[k], np.uint32(0)
                     for p in range(0, whole, 256):
-                        difference = np.uint32(0)
                         for q in range(p, p + 256):
                             apart = np.uint32(frame[q] ^ np.uint32(last[q] >> eight))
-                            difference = np.uint32(difference | np.uint32(apart & np.uint32(0xFFFFFF)))
-                        if difference != 0:
-                            known = 0
-                            break
+                            moved = np.uint32(moved | np.uint32(apart & np.uint32(0xFFFFFF)))
+                        for q in range(p, p + 256):
+                            last[q] = frame[q]
+                        for q in range(p, p + 256):
+                            out[q] = np.uint8(np.uint32(frame[q] >> newest))
                     for q in range(whole, n_pixels):
-                        if (frame[q] ^ (last[q] >> eight)) & np.uint32(0xFFFFFF) != 0:
-                            known = 0
+                        moved |= np.uint32(np.uint32(frame[q] ^ np.uint32(last[q] >> eight)) & np.uint32(0xFFFFFF))
+                        last[q] = frame[q]
+                        out[q] = np.uint8(np.uint32(frame[q] >> newest))
+                    known = 3 if moved == 0 else 0
             for s in range(known):
                 codes[b, i, s] = recent_codes[stream, s + stack - known]
             for s in range(known, stack):
@@ -272,20 +271,13 @@ def _overlap_interleaved_kernel(
                         break
                 if same:
                     continue
-                if not (is_last and known == 3):
-                    if s == 3:
-                        for q in range(n_pixels):
-                            candidates[k, q] = np.uint8(np.uint32(frame[q] >> newest))
-                    else:
-                        for q in range(n_pixels):
-                            candidates[k, q] = np.uint8(frame[q] >> bits)
+                if known == 0:  # else the newest one is there already
+                    for q in range(n_pixels):
+                        candidates[k, q] = np.uint8(frame[q] >> bits)
                 sources[k] = stream
                 codes[b, i, s] = -1 - k
                 k += 1
             if known < stack:
-                if not is_last:
-                    for q in range(n_pixels):
-                        last[q] = frame[q]
                 for s in range(stack):
                     recent_codes[stream, s] = codes[b, i, s]
             known = -1
