@@ -286,7 +286,7 @@ def test_kernels_equal_references(stack, size, layout):
     for step in range(120):
         streams = rng.integers(0, 4, rng.integers(1, 6)) if step % 3 else rng.permutation(4)
         blocks = []
-        for _ in range(1 + step % 2):
+        for _ in range(1 + step % 4):
             obs = np.stack([last[stream] for stream in streams])
             for i, stream in enumerate(streams):
                 kind = rng.integers(0, 5)

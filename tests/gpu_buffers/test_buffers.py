@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,48 @@ def test_batches_are_read_by_kernels(
         assert_same_draws(ours, sb3, sample(300 if enclosed else 3), range(1))  # fields in several pieces
     assert all(store._mirror.by_kernel for store in ours._stores.values())
     assert bool(calls) == enclosed
+
+
+@DEVICE
+def test_many_batches_are_under_way_at_once(device: str) -> None:
+    """Drawn on two streams in turn, read when all are queued: none has got the numbers of another."""
+    ours, sb3, _ = filled(gpu_twins(device)["replay"], 23)
+    ours.sample(1)
+    streams, drawn = [], []
+    if device == "cuda":
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        torch.cuda.synchronize()  # the device has all frames
+    for seed in range(60):
+        np.random.seed(seed)
+        with torch.cuda.stream(streams[seed % 2]) if streams else contextlib.nullcontext():
+            if streams:
+                torch.cuda._sleep(500_000)
+            drawn.append(ours.sample(400))
+    for stream in streams:
+        stream.synchronize()
+    for seed, batch in enumerate(drawn):
+        np.random.seed(seed)
+        assert_same(batch, sb3.sample(400))
+
+
+@DEVICE
+@pytest.mark.parametrize("method", METHODS)
+def test_inference_mode_leaves_nothing_that_cannot_be_written_to(method: str, device: str) -> None:
+    twin = gpu_twins(device)["replay"]
+    ours, sb3, more = filled(twin, 23, compression_method=method)
+
+    def draw() -> None:
+        with torch.inference_mode():
+            ours.sample(400)
+            ours.sample(4000)
+        for step in more:
+            twin.add(ours, step)
+            twin.add(sb3, step)
+            assert_same_draws(ours, sb3, sample(400), range(1))
+        assert_same_draws(ours, sb3, sample(4000), range(1))
+
+    with ThreadPoolExecutor(1) as new_thread:  # which has no memory for transfers yet
+        new_thread.submit(draw).result()
 
 
 @pytest.mark.gpu

@@ -43,7 +43,7 @@ def test_bytes_for_kernels(n: int, device: str) -> None:
 @pytest.mark.parametrize("n", [0, 5, 400, 30_000])
 def test_fields_are_enclosed(n: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel has to do with them is done here by the reference."""
-    monkeypatch.setattr(transfer, "_OUTLINES", 2)
+    monkeypatch.setattr(transfer, "_REMEMBERED", 2)
     random = np.random.default_rng(n)
     for i in range(300 if n < 1000 else 20):
         numbers = [random.integers(0, 99, n + i % 3).astype(np.int32) for _ in range(2)]

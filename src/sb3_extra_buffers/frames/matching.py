@@ -295,7 +295,7 @@ def overlap_reference(
     sources: Ints,
     k: int,
 ) -> int:
-    """Do as the kernels do, in NumPy, for two blocks of frames `[n, stack, ...]` of any layout; one may be empty.
+    """Do as the kernels do, in NumPy, for one or two blocks of frames `[n, stack, ...]` of any layout.
 
     Fills `codes` [2, n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, or -1
     and does nothing if `recent` has no room for a stream.

@@ -117,7 +117,7 @@ class FrameStore:
         return ids
 
     def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
-        """Store several blocks of the same streams, one after another, in one go.
+        """Store several blocks of the same streams in one go; of each stream, one after another.
 
         Args:
             blocks: each as `put` takes them.

@@ -26,10 +26,9 @@ from sb3_extra_buffers.gpu_buffers.kernels.launch import use_triton
 from sb3_extra_buffers.gpu_buffers.kernels.payloads import in_float
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter
 from sb3_extra_buffers.gpu_buffers.parcels import Parcel, pack, packer
-from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, like, new_like, to_device
+from sb3_extra_buffers.gpu_buffers.transfer import Enclosed, like, new_like, remember, to_device
 
 _SLACK = 8  # a tensor that must grow gets 1/8 more than it needs
-_FORMS = 1024  # sizes of batches that are remembered
 
 ON_DEVICE = (Delta, NoCompression, Rle)
 """Codecs whose payloads the device decodes. Those of others are decoded by the host and sent as they are."""
@@ -174,9 +173,7 @@ class Mirror:
         form = self._batches.get(size)
         if form is None:
             assert self.reading is not None
-            if len(self._batches) >= _FORMS:
-                self._batches.clear()
-            form = self._batches[size] = like(self.heap, (size, *self.reading.shape), self.reading.dtype)
+            form = remember(self._batches, size, like(self.heap, (size, *self.reading.shape), self.reading.dtype))
         return new_like(form)
 
     def decode(

@@ -19,7 +19,7 @@ _PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
 _LARGEST = max(_PIECES)
 _READ_THERE = 1 << 11  # bytes that kernels read in pinned memory; of more, many programs would each read a number there
 _CHUNK = 2048  # bytes of a field that one program copies
-_OUTLINES = 1024  # forms of batches that are remembered
+_REMEMBERED = 1024  # forms of batches
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
@@ -76,8 +76,8 @@ class Enclosed(NamedTuple):
 def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], device: torch.device) -> Enclosed:
     """Put numbers, one after another, and arrays where a kernel that is launched next on `device` can read them.
 
-    Many are copied there: kernels can read pinned memory, but 2,000 programs that each read a number of their own take
-    30 us longer, which is more than a copy takes.
+    Many are copied there: kernels can read pinned memory, but where many programs each read a number of their own, that
+    takes longer than the copy.
 
     Args:
         numbers: what the kernel decodes.
@@ -89,10 +89,7 @@ def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], dev
     form = (first, *[(array.shape, array.dtype) for array in arrays])
     outline = staging.outlines.get(form)
     if outline is None:
-        outline = _outline(first, arrays, device)
-        if len(staging.outlines) >= _OUTLINES:
-            staging.outlines.clear()
-        staging.outlines[form] = outline
+        outline = remember(staging.outlines, form, _outline(first, arrays, device))
     size, starts, forms, orders, n_orders = outline
     packed, memory, there = staging.piece(size)
     room = memory.data
@@ -107,6 +104,14 @@ def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], dev
     elif size > _READ_THERE:
         packed = there.copy_(packed, non_blocking=True)
     return Enclosed(packed, [*map(new_like, forms)], orders, n_orders)
+
+
+def remember(kept: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Keep something that can be made again, and return it; of very many things, the latest ones."""
+    if len(kept) >= _REMEMBERED:
+        kept.clear()
+    kept[key] = value
+    return value
 
 
 def like(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -199,7 +204,8 @@ class _Ring:
         self.index = index
         pieces = torch.empty((n, size), dtype=torch.uint8, pin_memory=True).unbind()
         # Kernels read it, which torch does not see. After a copy it waits for this stream before it gives it out again.
-        there = pieces[0].to(torch.device("cuda", index), non_blocking=True)
+        with torch.inference_mode(False):  # tensors made in that mode may not be written to outside
+            there = pieces[0].to(torch.device("cuda", index), non_blocking=True)
         self.pieces = [_Piece(piece, piece.numpy(), there) for piece in pieces]
         self.half = n // 2
         self.done: list[torch.cuda.Event | None] = [None, None]
