@@ -221,20 +221,23 @@ def measure_nvcomp(recording: Recording, buffer: GpuReplayBuffer, rounds: int) -
     frames = np.array(recording.frames[: count // recording.n_envs]).reshape(count, -1)
     tensor = torch.from_numpy(frames).to(buffer.buffer_device)
     results: dict[str, Any] = {}
-    for algorithm in ("LZ4", "Snappy", "Zstd", "Cascaded", "ANS", "GDeflate", "Bitcomp", "Deflate"):
+    algorithms = "LZ4", "Snappy", "Zstd", "Cascaded", "ANS", "GDeflate", "Bitcomp", "Deflate"
+    kinds = ("", "NVCOMP_NATIVE"), (", raw", "RAW")
+    for algorithm, (suffix, kind) in itertools.product(algorithms, kinds):
+        name = algorithm + suffix
         try:
-            codec = nvcomp.Codec(algorithm=algorithm)
+            codec = nvcomp.Codec(algorithm=algorithm, bitstream_kind=getattr(nvcomp.BitstreamKind, kind))
             encoded = codec.encode(nvcomp.as_arrays(list(tensor)))
             decoded = torch.zeros_like(tensor)
             out = nvcomp.as_arrays(list(decoded))
             codec.decode(encoded, out=out)
             wait()
             assert torch.equal(decoded, tensor)
-            seconds = in_turns({algorithm: lambda c=codec, e=encoded, o=out: c.decode(e, out=o)}, rounds, 3)
+            seconds = in_turns({name: lambda c=codec, e=encoded, o=out: c.decode(e, out=o)}, rounds, 3)
             size = sum(encoded.buffer_sizes)
-            results[algorithm] = {"ms": seconds[algorithm] * 1e3, "share_of_raw": size / frames.nbytes}
+            results[name] = {"ms": seconds[name] * 1e3, "share_of_raw": size / frames.nbytes}
         except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            results[algorithm] = {"not measured": repr(error)[:200]}
+            results[name] = {"not measured": repr(error)[:200]}
     mirror, ids = stored_frames(buffer)
     chosen = torch.from_numpy(ids[:count]).to(buffer.buffer_device)
     out = torch.empty((count, mirror.frame_bytes), dtype=torch.uint8, device=chosen.device)

@@ -337,8 +337,9 @@ def gpu(data: Data) -> dict[str, str]:
             + (f"waits for the device {waits} times" if waits else "never waits for the device"),
         ],
     ]
-    if others := dict(data.get("nvcomp", {})):
-        ours = others.pop("delta, keys and tables included")
+    others = {name: one for name, one in data.get("nvcomp", {}).items() if isinstance(one, dict) and "ms" in one}
+    ours = others.pop("delta, keys and tables included", None)
+    if ours and others:
         fastest = min(others, key=lambda name: others[name]["ms"])
         smallest = min(others, key=lambda name: others[name]["share_of_raw"])
         rows.append(
