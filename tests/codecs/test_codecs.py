@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec, parallel
-from sb3_extra_buffers.codecs.base import Coder
+from sb3_extra_buffers.codecs.base import Coder, array_bytes
 
 METHODS = [
     "none",
@@ -399,3 +399,22 @@ PAYLOADS = {
 @pytest.mark.parametrize(("method", "payload"), PAYLOADS.items(), ids=PAYLOADS.keys())
 def test_stored_payloads_decode_forever(method, payload):
     assert decode_guarded(get_codec(method), bytes.fromhex(payload), 64) == bytes.fromhex(FRAME)
+
+
+def test_bytes_are_counted_while_another_thread_sets_attributes():
+    """SB3-contrib's recurrent buffers get attributes in their first minibatch; a thread may save them meanwhile."""
+
+    class Owner:
+        def __init__(self):
+            self.first, self.asked, self.second = np.zeros(3, np.uint8), Asked(self), np.zeros(4, np.uint8)
+
+    class Asked:
+        def __init__(self, owner):
+            self.owner = owner
+
+        @property
+        def __class__(self):  # what `isinstance` looks at: as if the other thread ran just then
+            self.owner.third = np.zeros(5, np.uint8)
+            return Asked
+
+    assert array_bytes(Owner()) == 7

@@ -223,6 +223,11 @@ def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:
     return result
 
 
+def array_bytes(owner: object) -> int:
+    """Return the bytes of the arrays that are attributes of `owner`. Another thread may set new ones meanwhile."""
+    return sum(value.nbytes for value in list(vars(owner).values()) if isinstance(value, np.ndarray))
+
+
 def check_bounds(heap: Bytes, offsets: Ints, lengths: Ints) -> None:
     """Raise `CodecError` if a payload reaches outside the heap."""
     if len(offsets) and (offsets.min() < 0 or lengths.min() < 0 or (offsets + lengths).max() > heap.size):

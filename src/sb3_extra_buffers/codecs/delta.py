@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, parallel
-from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec, grown
+from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec, array_bytes, grown
 
 Words = NDArray[np.uint32]
 
@@ -154,7 +154,7 @@ class DeltaCoder(BatchCoder):
     @property
     def nbytes(self) -> int:
         """Bytes of keys, backgrounds and votes."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+        return array_bytes(self)
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of the keys that may be added."""

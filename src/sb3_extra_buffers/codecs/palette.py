@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, parallel
-from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, check_bounds
+from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes, check_bounds
 from sb3_extra_buffers.codecs.interleave import Interleave
 
 Colours = NDArray[np.uint32]
@@ -161,8 +161,7 @@ class PaletteCoder(Coder):
     @property
     def nbytes(self) -> int:
         """Bytes of the palettes, and of what the inner coders keep."""
-        own = sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-        return own + self.inner.nbytes + self.whole.nbytes
+        return array_bytes(self) + self.inner.nbytes + self.whole.nbytes
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of palettes that may be added, and of what the inner coders may add."""

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import huffman, jit
-from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec
+from sb3_extra_buffers.codecs.base import BatchCoder, Bytes, Codec, Encoded, Ints, LearningCodec, array_bytes
 from sb3_extra_buffers.codecs.delta import Delta
 
 _TRAINED_AFTER = (128, 2048)  # frames: early for a start, later for what episodes look like
@@ -171,7 +171,7 @@ class SpanCoder(BatchCoder):
     @property
     def nbytes(self) -> int:
         """Bytes of the codes and the keys, and of what is counted to learn them."""
-        own = sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+        own = array_bytes(self)
         return own + (0 if self.keys is None else self.keys.nbytes)
 
     def growth_bytes(self, n_frames: int) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 import sb3_extra_buffers
+from sb3_extra_buffers.codecs.base import array_bytes
 from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.heap import Budget
@@ -43,8 +44,7 @@ def save(buffer: Any, path: str | os.PathLike[str]) -> None:
             "observations": {name: encoder.value(value, name) for name, value in observations.items()},
         }
 
-    dense = sum(value.nbytes for value in vars(buffer).values() if type(value) is np.ndarray)
-    saving.save(path, buffer._lock, list(stores.values()), describe, encode, dense)
+    saving.save(path, buffer._lock, list(stores.values()), describe, encode, array_bytes(buffer))
 
 
 def load(cls: type[Any], path: str | os.PathLike[str], spill: Spill | None = None) -> Any:

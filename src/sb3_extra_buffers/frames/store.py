@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, optional
-from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, grown
+from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, array_bytes, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.frames import matching, pairs
 from sb3_extra_buffers.frames.heap import Budget, Heap
@@ -214,8 +214,7 @@ class FrameStore:
     @property
     def nbytes(self) -> int:
         """Every byte this store owns."""
-        own = (value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-        return sum(own) + self.heap.nbytes + self.coder.nbytes
+        return array_bytes(self) + self.heap.nbytes + self.coder.nbytes
 
     def _overlap_pair(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 import sb3_extra_buffers
 from sb3_extra_buffers.codecs import parallel
+from sb3_extra_buffers.codecs.base import array_bytes
 from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import CompressedArray, FrameArray
 from sb3_extra_buffers.frames.cast import exact_cast
@@ -249,7 +250,7 @@ class FramelessRecordBuffer(BaseRecordBuffer):
         Raises:
             OSError: no room, no permission, or another process is saving to the file.
         """
-        dense = sum(part.nbytes for part in vars(self).values() if type(part) is np.ndarray) * len(self) // self.size
+        dense = array_bytes(self) * len(self) // self.size
         saving.save(path, self._lock, self._stores(), self._describe, saving.nothing, dense)
 
     @classmethod
