@@ -7,13 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 
-def interrupts(call: Callable[[], None], where: int, modules: tuple[str, ...]) -> bool:
+def interrupts(
+    call: Callable[[], None],
+    where: int,
+    modules: tuple[str, ...],
+    error: type[BaseException] = KeyboardInterrupt,
+) -> bool:
     """Call, and press Ctrl-C before its instruction `where`; False if there are not so many.
 
     Args:
         call: what to call.
         where: counts the instructions of some modules.
         modules: how their names begin.
+        error: what the handler of the signal raises.
     """
     left = where
 
@@ -25,14 +31,14 @@ def interrupts(call: Callable[[], None], where: int, modules: tuple[str, ...]) -
         left -= event == "opcode"
         if left < 0:
             sys.settrace(None)
-            raise KeyboardInterrupt
+            raise error
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
         call()
-    except KeyboardInterrupt:
+    except error:
         return True
     finally:
         sys.settrace(before)

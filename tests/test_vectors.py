@@ -178,9 +178,10 @@ def test_rows_that_were_written_by_hand(n: int, pos: int, full: bool) -> None:
     assert_same_state(ours, theirs)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("n", [0, 2, ROWS, ROWS + 2, 2 * ROWS])
-def test_interrupted_anywhere(n: int) -> None:
-    """Ctrl-C arrives after any instruction: what was there is there, or the whole step is."""
+def test_interrupted_anywhere(n: int, error: type[BaseException]) -> None:
+    """Ctrl-C, or an alarm, arrives after any instruction: what was there is there, or the whole step is."""
     step, where, interrupted = some_steps(n + 1)[n], 0, True
     while interrupted:
         ours, before, after = make(), make(ReplayBuffer), make(ReplayBuffer)
@@ -188,7 +189,7 @@ def test_interrupted_anywhere(n: int) -> None:
             for buffer in (ours, before, after):
                 buffer.add(*some)
         after.add(*step)
-        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, MODULES)
+        interrupted = interrupts(lambda ours=ours: ours.add(*step), where, MODULES, error)
         assert_same_state(ours, after if ours.pos == after.pos else before)
         assert not is_held_here(ours._lock)
         where += 1

@@ -80,7 +80,7 @@ class CompressedObservations(Described):
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
     _gathered_from: StandIn | None = None  # what stands for the buffer when batches are gathered
-    _vector_acquire: Callable[[], Any] | None = None  # of `small`, where nothing is compressed
+    _vector_lock: tuple[Callable[[], Any], Callable[[], None]] | None = None  # of `small`, where nothing is compressed
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
     _ahead_held: tuple[Any, ...] = ()

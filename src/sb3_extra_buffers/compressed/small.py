@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 from sb3_extra_buffers.compressed import ahead
 from sb3_extra_buffers.frames.lock import is_held_here
 
-ATTRIBUTES = ("_vector_acquire", "_vector_release")
-"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`."""
+ATTRIBUTES = ("_vector_lock",)
+"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`: acquire, release."""
 
 
 def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Callable[..., None]:
@@ -27,24 +28,24 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
     fields = ahead.WRITTEN[add]
 
     def quick(self: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
-        acquire = self._vector_acquire
-        if acquire is None:
+        lock = self._vector_lock
+        if lock is None:
             after = _adds_after(self.__class__, quick)
             if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
                 after[0](self, a, b, c, d, e, f)
                 return
-            self._vector_release = self._lock.release
-            self._vector_acquire = acquire = self._lock.acquire
+            self._vector_lock = lock = self._lock.acquire, self._lock.release
+        acquire, release = lock
         begun = False
         try:
-            acquire()  # `with` takes longer
+            acquire()  # `with`, or the lock's methods, take longer
             row = self.pos
             if row != self._ahead_next or row == self._ahead_end or self.full is not self._ahead_full:
                 ahead.keep(self, fields)
             self._ahead_next = row + 1
             begun = True
             add(self, a, b, c, d, e, f)
-            self._vector_release()
+            release()
             return
         except BaseException as error:
             if not is_held_here(self._lock):  # Ctrl-C came before, or after all was done
@@ -53,8 +54,8 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
                 if begun:
                     ahead.put_back(self, fields)
             finally:
-                self._vector_release()
-            if not isinstance(error, Exception):
+                release()
+            if not isinstance(error, Exception) or _are_right(self, a, b, c, d, e, f):
                 raise
         usual_add(self, a, b, c, d, e, f)  # its errors say what is wrong
 
@@ -71,6 +72,14 @@ def step_aside(cls: type) -> None:
     first, *after = _adds_after(cls, None)
     if first in _quick and tuple(after[:2]) != _quick[first]:
         cls.add = after[0]  # type: ignore[attr-defined]
+
+
+def _are_right(buffer: Any, *args: Any) -> bool:
+    """Tell whether an `add` that raised was given what it takes: then something else is wrong."""
+    try:
+        return all(map(is_, buffer._checked_fields(args, {}), args))
+    except Exception:
+        return False
 
 
 _quick: dict[Callable[..., None], tuple[Callable[..., None], ...]] = {}  # what has to come after each
