@@ -247,7 +247,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "trace").exists()
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from([twin.name for twin in ALL_REPLAY if twin.name != "noted"]),
     method=st.sampled_from(["auto", "delta", "delta/2", "zstd3", "none", "rle-jit"]),

@@ -55,7 +55,7 @@ CODECS["zstd without dictionary"] = get_codec("zstd", {"dictionary_bytes": 0})
 SIZES = [1, 2, 3, 63, 64, 1000, 7056]
 KINDS = ["noise", "sparse", "constant", "zeros", "runs", "counting"]
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=25)
+repeatable = settings(max_examples=25)
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
 
 

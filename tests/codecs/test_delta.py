@@ -13,7 +13,7 @@ from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, opti
 
 pytestmark = pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=30)
+repeatable = settings(max_examples=30)
 
 
 @contextlib.contextmanager

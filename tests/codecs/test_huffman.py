@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sb3_extra_buffers.codecs import huffman
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=60)
+repeatable = settings(max_examples=60)
 
 
 def assert_decodes(lengths: np.ndarray) -> None:

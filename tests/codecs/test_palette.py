@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, optional
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=40)
+repeatable = settings(max_examples=40)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sb3_extra_buffers.codecs import CodecError, get_codec, optional
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=40)
+repeatable = settings(max_examples=40)
 RUNS_TYPES = [None, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int64]
 METHODS = ["rle", "rle-jit"] if optional.has_numba() else ["rle"]
 

@@ -17,7 +17,7 @@ from sb3_extra_buffers.codecs import optional
 from sb3_extra_buffers.frames import CompressedArray, ObservationStore, StoreFullError
 from sb3_extra_buffers.frames.array import FrameArray
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=45)
+repeatable = settings(max_examples=45)
 
 # leading axes, dtype, observation, settings
 KINDS = {

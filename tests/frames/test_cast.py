@@ -11,7 +11,7 @@ from sb3_extra_buffers.frames.cast import clipped_cast, exact_cast, narrows
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [np.float16, np.float32, np.float64]
 DTYPES = [np.dtype(kind) for kind in (bool, *INTEGERS, *FLOATS)]
-repeatable = settings(derandomize=True, deadline=None, max_examples=30)
+repeatable = settings(max_examples=30)
 
 
 def targets(kinds: str):

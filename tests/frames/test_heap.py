@@ -27,7 +27,7 @@ def read(heap: Heap, offset: int, length: int) -> bytes:
     return heap.data[offset : offset + length].tobytes()
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     frame_bytes=st.sampled_from([1, 7, 100, 5000, 100_000]),
     batches=st.lists(

@@ -170,5 +170,5 @@ def test_arrays_over_one_store(method, obs_shape, frame_stack, monkeypatch):
     monkeypatch.setattr(IdTable, "part", 4)
     run_state_machine_as_test(
         lambda: ArraysMachine(method, obs_shape, frame_stack),
-        settings=settings(derandomize=True, deadline=None, max_examples=30, stateful_step_count=30, database=None),
+        settings=settings(max_examples=30, stateful_step_count=30),
     )

@@ -23,7 +23,6 @@ STACK, SIDE, ROWS, ENVS = 4, 12, 20, 2
 ODD = slice(None, None, 2)
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     hnp.arrays(np.uint32, st.tuples(st.just(2), st.integers(0, 5), st.integers(1, 5)), elements=st.integers(0, 3)),
 )
@@ -199,7 +198,7 @@ def test_nothing_is_kept_of_an_array_that_is_gone() -> None:
     pair.check(1, pair.places())
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, ROWS - 1), st.integers(0, 2)), max_size=30))
 def test_any_order(steps: list[tuple[int, int, int]]) -> None:
     pair = Pair()

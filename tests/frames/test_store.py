@@ -217,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
 def test_any_sequence_of_calls(method, stack, size, numba):
     run_state_machine_as_test(
         lambda: StoreMachine(method, stack, size, numba),
-        settings=settings(derandomize=True, deadline=None, max_examples=12, stateful_step_count=25, database=None),
+        settings=settings(max_examples=12, stateful_step_count=25),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import scatter_reference
@@ -32,7 +32,6 @@ def some_frames(random: np.random.Generator) -> Any:
     )
 
 
-@settings(deadline=None)  # it is compiled at first
 @given(st.integers(0, 2**32), st.booleans(), st.integers(0, 3))
 def test_pieces_come_to_their_places(seed: int, keyed: bool, n_rows: int) -> None:
     random = np.random.default_rng(seed)
@@ -68,7 +67,6 @@ def test_pieces_come_to_their_places(seed: int, keyed: bool, n_rows: int) -> Non
     assert parcel.extent == max((int(frames.offsets[i] + frames.lengths[i]) for i in alive), default=0)
 
 
-@settings(deadline=None)  # it is compiled at first
 @given(st.integers(0, 2**32))
 def test_the_kernel_does_as_its_reference(seed: int) -> None:
     results = []

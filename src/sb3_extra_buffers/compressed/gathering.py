@@ -168,7 +168,7 @@ class Field:
 
     def __getitem__(self, index: Any) -> Any:
         cells = self.cells.of(index)
-        if cells is None:
+        if cells is None or len(index) > self.array.ndim:  # then it raises, as without us
             return self.array[index]
         taken = self.flat.take(cells, 0)
         self.cells.taken.append(taken)
