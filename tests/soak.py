@@ -107,10 +107,10 @@ def kills(n: int, seed: int = 0) -> dict[str, Any]:
                 os._exit(1)
         os.close(writer)
         os.read(reader, 8)  # it has begun
+        told = int.from_bytes(os.read(reader, 8), "little") if turn % 2 else 0  # it has saved
         time.sleep(rng.random() * rng.choice([0.02, 0.1]))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        told = 0
         while message := os.read(reader, 8):
             told = int.from_bytes(message, "little")
         os.close(reader)

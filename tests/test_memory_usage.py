@@ -11,6 +11,8 @@ from kinds import DICT_KINDS, KINDS, Kind, box, noise_frame, steps
 from twins import METHODS, REPLAY, ROLLOUT, TWINS, Twin, fill_rollout
 
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_extra_buffers.frames.lock import is_held_here
+from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer
 
 ACTIONS = spaces.Discrete(4)
 
@@ -275,3 +277,29 @@ def test_stacked_images_take_a_small_share() -> None:
     assert shares["none"] < 0.16
     assert shares["delta"] < 0.06
     assert shares["zstd3"] < 0.1
+
+
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, GpuReplayBuffer])
+def test_how_full_it_is_is_asked_under_the_lock(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SB3 looks at `full`, then at `pos`: just as the ring becomes full, a buffer would seem empty."""
+    kind = KINDS["stack"]
+    buffer = cls(20, kind.space, spaces.Discrete(4), "cpu", n_envs=2)
+    asked = []
+
+    def noted(name: str) -> Any:
+        method = getattr(cls, name)
+
+        def note(self: Any, *args: Any) -> Any:
+            asked.append((name, is_held_here(self._lock)))
+            return method(self, *args)
+
+        return note
+
+    for name in ("size", "_place") if cls is GpuReplayBuffer else ("size",):
+        monkeypatch.setattr(cls, name, noted(name))
+    for step in steps(kind, 2, 3):
+        buffer.add(*step.replay())
+    buffer.sample(3)
+    buffer.memory_usage()
+    assert ("size", True) in asked
+    assert all(held for _, held in asked)

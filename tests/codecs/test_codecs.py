@@ -2,6 +2,9 @@
 
 import contextlib
 import pickle
+import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec, parallel
 from sb3_extra_buffers.codecs.base import Coder, array_bytes
+from sb3_extra_buffers.frames.array import CompressedArray
 
 METHODS = [
     "none",
@@ -404,17 +408,37 @@ def test_stored_payloads_decode_forever(method, payload):
 def test_bytes_are_counted_while_another_thread_sets_attributes():
     """SB3-contrib's recurrent buffers get attributes in their first minibatch; a thread may save them meanwhile."""
 
-    class Owner:
-        def __init__(self):
-            self.first, self.asked, self.second = np.zeros(3, np.uint8), Asked(self), np.zeros(4, np.uint8)
-
-    class Asked:
-        def __init__(self, owner):
-            self.owner = owner
-
+    class Asked(np.ndarray):
         @property
-        def __class__(self):  # what `isinstance` looks at: as if the other thread ran just then
-            self.owner.third = np.zeros(5, np.uint8)
-            return Asked
+        def nbytes(self):  # as if the other thread ran just then
+            owner.third = np.zeros(5, np.uint8)
+            return 3
 
-    assert array_bytes(Owner()) == 7
+    owner = SimpleNamespace(first=np.zeros(3, np.uint8).view(Asked), second=np.zeros(4, np.uint8))
+    assert array_bytes(owner) == 7
+
+
+def test_bytes_of_compressed_arrays_are_not_those_of_what_they_stand_for():
+    array = CompressedArray(100, np.uint8, 1000)
+    assert isinstance(array, np.ndarray)
+    assert array_bytes(SimpleNamespace(array=array)) == 0
+
+
+def test_parts_in_threads_are_waited_for(monkeypatch):
+    """When an alarm interrupts this thread's part, nobody decodes on from what may be gone soon."""
+    monkeypatch.setattr(parallel, "n_threads", lambda: 2)
+    monkeypatch.setattr(parallel, "_pool", None)
+    begun, ended = threading.Event(), []
+
+    def work(start, stop):
+        if start == 0:
+            begun.wait()
+            raise TimeoutError
+        begun.set()
+        time.sleep(0.1)
+        ended.append(stop)
+        return -1
+
+    with pytest.raises(TimeoutError):
+        parallel.split(2, 2 * parallel.WORTH, work)
+    assert ended == [2]

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +52,7 @@ def kill(handle: Any) -> None:
     os.kill(ray.get(handle.__ray_call__.remote(lambda shard: os.getpid())), signal.SIGKILL)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -198,17 +199,31 @@ def test_rewards_are_normalised_as_by_sb3(buffer):
     np.testing.assert_array_equal(fingerprints.check(batch._replace(rewards=batch.rewards * 2)).shape, plain.shape)
 
 
-def test_calls_in_flight_are_bounded(buffer):
+def until(path: Path) -> Callable[[Any], None]:
+    """Return what keeps a shard busy until there is such a file."""
+
+    def wait(_: Any) -> None:
+        end = time.monotonic() + 300
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    return wait
+
+
+def test_calls_in_flight_are_bounded(buffer, tmp_path):
     """While shards are slow, `add` waits instead of piling up chunks."""
     fill(buffer, 12)
     buffer.flush()
     for handle in buffer.target.shards:
-        handle.__ray_call__.remote(lambda _: time.sleep(4))
-    began = time.monotonic()
-    fill(buffer, 24, first=12)
-    assert time.monotonic() - began < 3.5  # two chunks for each
-    fill(buffer, 4, first=36)
-    assert time.monotonic() - began > 3.5
+        handle.__ray_call__.remote(until(tmp_path / "ready"))
+    fill(buffer, 24, first=12)  # two chunks for each
+    waits = threading.Thread(target=fill, args=(buffer, 4, 36))
+    waits.start()
+    waits.join(1)
+    assert waits.is_alive()
+    (tmp_path / "ready").touch()
+    waits.join(300)
+    assert not waits.is_alive()
     buffer.flush()
     assert len(held(buffer)) == 80
 
@@ -376,16 +391,18 @@ def test_saved_and_loaded(buffer, tmp_path):
 
 
 def test_samples_per_insert_holds_sampling_back(make_buffer):
-    buffer = make_buffer(samples_per_insert=2, min_size=64, error_buffer=64, timeout=20.0)
-    buffer._timeout = 0.5
+    buffer = make_buffer(samples_per_insert=2, min_size=64, error_buffer=64)
     fill(buffer, 16)
     buffer.flush()
+    usual, buffer._timeout = buffer._timeout, 0.5
     with pytest.raises(TimeoutError, match="samples_per_insert has not allowed"):
         buffer.sample(8)
+    buffer._timeout = usual
     fill(buffer, 16, first=16)  # 64 transitions: 64 samples are allowed before more come
     buffer.flush()
     for _ in range(8):
         fingerprints.check(buffer.sample(8))
+    buffer._timeout = 0.5
     with pytest.raises(TimeoutError):
         buffer.sample(8)
 
@@ -544,7 +561,7 @@ def test_who_gave_up_waiting_may_go_on(make_buffer):
     assert len(held(buffer)) == 80
 
 
-def test_a_sample_that_failed_leaves_no_short_batch(make_buffer):
+def test_a_sample_that_failed_leaves_no_short_batch(make_buffer, tmp_path):
     """One shard is gone and the other one too late: what came of a batch before that is no batch."""
     buffer = make_buffer(shards=2)
     fill(buffer, 40)
@@ -552,19 +569,19 @@ def test_a_sample_that_failed_leaves_no_short_batch(make_buffer):
     assert len(buffer.sample(300).rewards) == 300
     gone, late = buffer.target.shards
     ray.kill(gone)
-    late.__ray_call__.remote(lambda _: time.sleep(8))
-    buffer._timeout = 1.0
+    late.__ray_call__.remote(until(tmp_path / "ready"))
+    usual, buffer._timeout = buffer._timeout, 1.0
     with pytest.raises(TimeoutError):  # noqa: PT012
         while True:
             assert len(buffer.sample(300).rewards) == 300
-    buffer._timeout = 60.0
+    (tmp_path / "ready").touch()
+    buffer._timeout = usual
     for _ in range(4):
         assert len(fingerprints.check(buffer.sample(300))) == 300
 
 
 def test_steps_that_are_sent_early_count_as_inserted(make_buffer):
-    buffer = make_buffer(samples_per_insert=2, min_size=6, error_buffer=64, timeout=20.0)
-    buffer._timeout = 5.0
+    buffer = make_buffer(samples_per_insert=2, min_size=6, error_buffer=64)
     for number in range(3):
         fill(buffer, 1, first=number)
         buffer.flush()

@@ -751,7 +751,7 @@ def in_a_child(check) -> int:
             status = 0
         finally:
             os._exit(status)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:

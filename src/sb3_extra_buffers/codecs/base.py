@@ -225,7 +225,8 @@ def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:
 
 def array_bytes(owner: object) -> int:
     """Return the bytes of the arrays that are attributes of `owner`. Another thread may set new ones meanwhile."""
-    return sum(value.nbytes for value in list(vars(owner).values()) if isinstance(value, np.ndarray))
+    values = list(vars(owner).values())
+    return sum(value.nbytes for value in values if issubclass(type(value), np.ndarray))  # others pass for instances
 
 
 def check_bounds(heap: Bytes, offsets: Ints, lengths: Ints) -> None:

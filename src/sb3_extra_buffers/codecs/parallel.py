@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 WORTH = 1 << 20
 """Bytes of output from which another thread pays for being woken, of an ordinary decoder."""
@@ -35,7 +35,11 @@ def split(n: int, n_bytes: int, work: Callable[[int, int], int], worth: int = WO
         _pool = ThreadPoolExecutor(n_threads() - 1, _NAME)
     cuts = [n * part // parts for part in range(parts + 1)]
     others = [_pool.submit(work, start, stop) for start, stop in itertools.pairwise(cuts[1:])]
-    return [work(cuts[0], cuts[1]), *(other.result() for other in others)]
+    try:
+        return [work(cuts[0], cuts[1]), *(other.result() for other in others)]
+    except BaseException:
+        wait(others)  # they read what nobody holds on to from now on
+        raise
 
 
 def others_run() -> bool:

@@ -220,9 +220,9 @@ class CompressedObservations(Described):
         Raises:
             ValueError: the buffer is empty (SB3's message would be NumPy's).
         """
-        if self.size() == 0:  # type: ignore[attr-defined]
-            raise ValueError("cannot sample from an empty buffer: add transitions first")
         with self._lock:
+            if self.size() == 0:  # type: ignore[attr-defined]
+                raise ValueError("cannot sample from an empty buffer: add transitions first")
             return super().sample(*args, **kwargs)  # type: ignore[misc]
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -274,19 +274,20 @@ class CompressedObservations(Described):
 
     def memory_usage(self) -> MemoryUsage:
         """Return how much memory the observations take, and would take uncompressed. Prints as a table."""
-        arrays = 2 if hasattr(self, "next_observations") else 1
-        held = self.size() * self.n_envs * arrays  # type: ignore[attr-defined]
-        parts = []
-        for key, part in _parts(self.observation_space):
-            name, store = key or type(self).__name__, self._stores.get(key)
-            raw = held * int(np.prod(get_obs_shape(part))) * np.dtype(part.dtype).itemsize  # type: ignore[arg-type]
-            if store is None:
-                parts.append(MemoryUsage(name, "dense", raw, raw, held, held))
-                continue
-            method = store.codec.name if store.planned else f"{store.method} (undecided)"
-            stored = store.nbytes  # asked first: it lets go of the frames of arrays that are gone
-            parts.append(MemoryUsage(name, method, raw, stored, held * store.layout.stack, store.frames.n_frames))
-        return MemoryUsage.total(type(self).__name__, parts)
+        with self._lock:
+            arrays = 2 if hasattr(self, "next_observations") else 1
+            held = self.size() * self.n_envs * arrays  # type: ignore[attr-defined]
+            parts = []
+            for key, part in _parts(self.observation_space):
+                name, store = key or type(self).__name__, self._stores.get(key)
+                raw = held * int(np.prod(get_obs_shape(part))) * np.dtype(part.dtype).itemsize  # type: ignore[arg-type]
+                if store is None:
+                    parts.append(MemoryUsage(name, "dense", raw, raw, held, held))
+                    continue
+                method = store.codec.name if store.planned else f"{store.method} (undecided)"
+                stored = store.nbytes  # asked first: it lets go of the frames of arrays that are gone
+                parts.append(MemoryUsage(name, method, raw, stored, held * store.layout.stack, store.frames.n_frames))
+            return MemoryUsage.total(type(self).__name__, parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the buffer to a file, compressed as it is: whole or not at all. Other threads may add meanwhile.

@@ -30,9 +30,25 @@ _held: list[Lock] = []
 
 def _before_fork() -> None:
     """Wait until no thread is inside a guarded section, so that the child inherits nothing half done."""
-    for lock in list(_locks):
-        lock.acquire()
+    late = None
+    for lock in sorted(_all_locks(), key=id):  # in the same order in every thread that forks
+        while True:
+            try:
+                lock.acquire()
+                break
+            except BaseException as error:  # of a signal's handler: to fork without the lock would be worse
+                late = error
         _held.append(lock)
+    if late is not None:
+        raise late  # Python prints it
+
+
+def _all_locks() -> list[Lock]:
+    while True:
+        try:
+            return list(_locks)
+        except RuntimeError:  # another thread has just made one
+            continue
 
 
 def _after_fork() -> None:

@@ -22,6 +22,7 @@ from sb3_extra_buffers.codecs.base import Bytes
 from sb3_extra_buffers.frames.auto import candidates, choose_codec, find_stack, likely_stack
 from sb3_extra_buffers.frames.batches import Fresh, Recycler
 from sb3_extra_buffers.frames.cast import clipped_cast
+from sb3_extra_buffers.frames.finishing import finish
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.layout import Layout, stack_axis
 from sb3_extra_buffers.frames.lock import Lock
@@ -346,20 +347,25 @@ class ObservationStore:
         else:
             codec = self.codec.adapted(**layout.picture)
         new_ids = [np.zeros((*table.ids.shape[:-1], stack), np.uint32) for table in tables]
-        self.budget.owners.discard(old)
+        new_parts = [table.parts_of(ids) for table, ids in zip(tables, new_ids, strict=True)]
+
+        def follow() -> None:
+            self.layout, self.codec, self.frames = layout, codec, frames
+            for table, ids, parts in zip(tables, new_ids, new_parts, strict=True):
+                table.ids, table.parts = ids, parts
+
         try:
+            self.budget.owners.discard(old)
             frames = self._open(codec, layout)
             for at, (_, i, place, j) in enumerate(places):
                 obs = layout.split(written[i][j][None])
                 new_ids[i].reshape(-1, stack)[place] = frames.put(obs, streams[at : at + 1])[0]
             self._admit(codec, frames)
             self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(tables, new_ids, strict=True)))
+            finish(follow)
         except BaseException:
-            self.budget.owners.add(old)  # the old plan stands
+            self.budget.owners.add(old)  # the old plan stands, or nobody has that store any more
             raise
-        self.layout, self.codec, self.frames = layout, codec, frames
-        for table, ids in zip(tables, new_ids, strict=True):
-            table.hold(ids)
 
 
 class Write:
@@ -388,7 +394,8 @@ class IdTable:
     def __init__(self, store: ObservationStore, ids: Ids) -> None:
         store.budget.check(ids.nbytes)
         self.store = store
-        self.hold(ids)
+        self.ids = ids
+        self.parts = self.parts_of(ids)
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
         self.is_rows = ids.shape[1:-1] == (store.streams,)
         self.number = store.n_tables = store.n_tables + 1  # they are written in the order they were made
@@ -402,20 +409,19 @@ class IdTable:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.hold(self.ids)
+        self.parts = self.parts_of(self.ids)
 
-    def hold(self, ids: Ids) -> None:
-        """Take ids, in the place of those it has."""
-        self.ids = ids
-        self._written = np.full(-(-len(ids) // self.part), self.marks, np.uint32)  # after which mark
+    def parts_of(self, ids: Ids) -> NDArray[np.uint32]:
+        """Return after which mark each part of new `ids` was written: the last one."""
+        return np.full(-(-len(ids) // self.part), self.marks, np.uint32)
 
     def touch(self, index: int | tuple[int, ...] | None = None) -> None:
         """Say that ids are about to be written: those at `index`, or any."""
         if index is None:
-            self._written[:] = self.marks
+            self.parts[:] = self.marks
         else:
             row = index[0] if isinstance(index, tuple) else index
-            self._written[row % len(self.ids) // self.part] = self.marks
+            self.parts[row % len(self.ids) // self.part] = self.marks
 
     def mark(self) -> int:
         """Return a number for `written_since`: from now on."""
@@ -424,7 +430,7 @@ class IdTable:
 
     def written_since(self, mark: int) -> NDArray[np.bool_]:
         """Tell for each part whether it may have been written to since."""
-        written: NDArray[np.bool_] = self._written >= mark
+        written: NDArray[np.bool_] = self.parts >= mark
         return written
 
     def __del__(self) -> None:

@@ -67,7 +67,6 @@ class FrameStore:
         self.n_words = -(-frame_bytes // _WORD)
         self.recent: NDArray[Any] = np.zeros((streams, stack, self.n_words), np.uint64)
         self.recent_ids = np.zeros((streams, stack), np.int64)
-        self.interleaved = False  # how `recent` lies
         self._prepare()
         self.budget.owners.add(self)
         self.budget.check(0)
@@ -227,13 +226,13 @@ class FrameStore:
     ) -> int:
         """Do the first step for one or two blocks."""
         frames = blocks[0]
-        if not self.interleaved and self.stack == 4 and frames.strides[1:] == (1, 4) and self.frame_bytes > 1:
+        interleaved = self.recent.ndim == 2  # the frames of a stack pixel by pixel
+        if not interleaved and self.stack == 4 and frames.strides[1:] == (1, 4) and self.frame_bytes > 1:
             # From now on compare pixel by pixel, as they come.
-            planes = self.recent.view(np.uint8)[..., : self.frame_bytes]
-            self.recent, self.interleaved = _as_pixels(planes), True
-        prepare: Callable[[Bytes], NDArray[Any]] = _as_pixels if self.interleaved else self._as_words
-        overlap = self._overlap_interleaved if self.interleaved else self._overlap
-        out = candidates.view(np.uint8) if self.interleaved else candidates
+            self.recent, interleaved = _as_pixels(self.recent.view(np.uint8)[..., : self.frame_bytes]), True
+        prepare: Callable[[Bytes], NDArray[Any]] = _as_pixels if interleaved else self._as_words
+        overlap = self._overlap_interleaved if interleaved else self._overlap
+        out = candidates.view(np.uint8) if interleaved else candidates
         first = prepare(frames)
         second = prepare(blocks[1]) if len(blocks) > 1 else first[:0]
         while True:

@@ -66,6 +66,7 @@ class DenseFrames:
         frames = np.stack(blocks)[:, :, 0]  # [blocks, n, frame_bytes]
         n = len(frames) * len(streams)
         if n > len(self.free):
+            self.free = np.flatnonzero(self.counts == 0)[::-1]  # also those that an interrupted call has lost
             self.reserve(int(np.count_nonzero(self.counts)) - 1 + n)
         ids, self.free = self.free[len(self.free) - n :], self.free[: len(self.free) - n]
         places, values = to_device([ids, frames.reshape(n, self.frame_bytes)], self.cells.device)

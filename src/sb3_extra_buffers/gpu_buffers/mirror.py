@@ -19,6 +19,7 @@ from sb3_extra_buffers.codecs.base import Bytes, Ints
 from sb3_extra_buffers.codecs.delta import Delta, DeltaCoder
 from sb3_extra_buffers.codecs.none import NoCompression
 from sb3_extra_buffers.codecs.rle import Rle
+from sb3_extra_buffers.frames.heap import StoreFullError
 from sb3_extra_buffers.frames.store import FrameStore, Ids
 from sb3_extra_buffers.gpu_buffers.kernels import delta_decode, rle_decode
 from sb3_extra_buffers.gpu_buffers.kernels.delta import decode_and_fill, decode_launch
@@ -47,8 +48,14 @@ class MirroredFrames(FrameStore):
         most = len(blocks) * len(streams) * self.stack
         known = len(self.counts)
         free = set(self.free[max(self.n_free - most, 0) : self.n_free].tolist())
-        ids = super().put_blocks(blocks, streams, gone)
-        self._unsent.update(i for i in ids.reshape(-1).tolist() if i in free or i >= known)
+        try:
+            ids = super().put_blocks(blocks, streams, gone)
+            self._unsent.update(i for i in ids.reshape(-1).tolist() if i in free or i >= known)
+        except StoreFullError:  # nothing was stored
+            raise
+        except BaseException:
+            self.forget_mirror()  # which frames are new was not noted
+            raise
         return ids
 
     @property

@@ -121,7 +121,8 @@ class GpuObservations(CompressedObservations):
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add as SB3 does, whole or not at all. Observations may be tensors, also on a device."""
-        self._place()
+        with self._lock:
+            self._place()
         super().add(*args, **kwargs)
 
     def to_torch(self, array: NDArray[Any], copy: bool = True) -> Any:
@@ -152,7 +153,7 @@ class GpuObservations(CompressedObservations):
             self._place()
             if self._gathers_known:
                 return self._delivered(super()._get_samples(*args, **kwargs))
-            arrays = {name: held for name, held in vars(self).items() if _holds_frames(held)}
+            arrays = {name: held for name, held in list(vars(self).items()) if _holds_frames(held)}
             self._gathering = True
             try:
                 vars(self).update({name: _chooser(held) for name, held in arrays.items()})

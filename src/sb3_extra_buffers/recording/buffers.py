@@ -19,6 +19,7 @@ from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import CompressedArray, FrameArray
 from sb3_extra_buffers.frames.cast import exact_cast
 from sb3_extra_buffers.frames.files import Reader
+from sb3_extra_buffers.frames.finishing import finish
 from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.observations import ObservationStore
 from sb3_extra_buffers.frames.saving import Decoder, Encoder, WrongClassError
@@ -219,11 +220,15 @@ class FramelessRecordBuffer(BaseRecordBuffer):
         values = tuple(_number(value, kind) for value, kind in zip(features, self.feature_dtypes, strict=True))
         earned, acted, ended = _number(reward, self.rewards.dtype), _number(action, self.actions.dtype), bool(done)
         with self._lock:
-            row = self._added % self.size
-            cut = self._added >= self.size and not self.dones[row]
-            self._keep(row, image)
-            self.rewards[row], self.actions[row], self.features[row], self.dones[row] = earned, acted, values, ended
-            self._added, self._cut = self._added + 1, cut
+            before, row = self._added, self._added % self.size
+            cut = before >= self.size and not self.dones[row]
+
+            def record() -> None:
+                self._keep(row, image)
+                self.rewards[row], self.actions[row], self.features[row], self.dones[row] = earned, acted, values, ended
+                self._added, self._cut = before + 1, cut
+
+            finish(record)
 
     def __getitem__(self, span: slice) -> Steps:
         """Return steps in the order they came: `buffer[:]` all, `buffer[-100:]` the last hundred."""
