@@ -7,7 +7,10 @@ disk, without the GIL. No numba threads: its thread layers die under concurrent 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,22 @@ from sb3_extra_buffers.codecs import optional
 def compiled(kernel: Callable[..., Any], *signatures: str) -> Callable[..., Any]:
     """Return `kernel` compiled for exactly these signatures."""
     numba = optional.require("numba", "JIT compilation", "numba")
-    return numba.njit(list(signatures), nogil=True, cache=True)(kernel)  # type: ignore[no-any-return]
+    with _alone():
+        return numba.njit(list(signatures), nogil=True, cache=True)(kernel)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let other processes wait: two that save at once in numba's cache may give two signatures the same file."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with Path(__file__).open("rb") as file:
+        with suppress(OSError):  # a file system that cannot lock
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def choose(kernel: Callable[..., Any], reference: Callable[..., Any], *signatures: str) -> Callable[..., Any]:
