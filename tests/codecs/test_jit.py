@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sb3_extra_buffers.codecs import jit
 
 pytest.importorskip("numba")
 
@@ -63,3 +66,17 @@ def test_two_processes_compile_one_kernel_for_two_types(tmp_path: Path) -> None:
         for process in processes:
             _, errors = process.communicate()
             assert process.returncode == 0, errors.decode()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork here")
+def test_a_child_that_was_forked_while_compiling_keeps_nobody_waiting() -> None:
+    with jit._alone():
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        with jit._alone():
+            pass  # would wait for ever
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

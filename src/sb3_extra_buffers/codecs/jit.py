@@ -38,7 +38,11 @@ def _alone() -> Iterator[None]:
     with Path(__file__).open("rb") as file:
         with suppress(OSError):  # a file system that cannot lock
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing would not do: a child forked meanwhile has the file too
 
 
 def choose(kernel: Callable[..., Any], reference: Callable[..., Any], *signatures: str) -> Callable[..., Any]:
