@@ -14,6 +14,7 @@ from gymnasium import spaces
 ray = pytest.importorskip("ray")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under xdist with `--dist loadgroup`, one worker runs all of them: there is one cluster."""
     for item in items:
@@ -28,6 +29,7 @@ def cluster() -> Iterator[Any]:
     os.environ.update(
         RAY_USAGE_STATS_ENABLED="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # else Ray warns of what it will change
+        RAY_worker_niceness="0",  # as nice as they are by default, they would starve beside the other tests
         OMP_NUM_THREADS="1",
     )
     memory = 80 << 20
