@@ -69,6 +69,7 @@ def test_two_processes_compile_one_kernel_for_two_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of a fork beside threads
 def test_a_child_that_was_forked_while_compiling_keeps_nobody_waiting() -> None:
     with jit._alone():
         child = os.fork()
