@@ -2,8 +2,6 @@
 
 import contextlib
 import pickle
-import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -283,7 +281,7 @@ def test_zstd_does_not_believe_a_frame_size_that_it_never_writes(size):
 @pytest.mark.parametrize("damaged", [None, 5, 50, 99])
 def test_zstd_decodes_long_payloads_in_threads(threads, damaged, monkeypatch):
     monkeypatch.setattr(parallel, "n_threads", lambda: threads)
-    monkeypatch.setattr(parallel, "_pool", None)
+    monkeypatch.setattr(parallel, "_team", None)
     coder = get_codec("zstd1", {"dictionary_bytes": 0}).coder(20_000)
     frames = np.random.default_rng(0).integers(0, 16, (100, 20_000)).astype(np.uint8)
     encoded = coder.encode(frames, np.zeros(100, np.int64))
@@ -422,23 +420,3 @@ def test_bytes_of_compressed_arrays_are_not_those_of_what_they_stand_for():
     array = CompressedArray(100, np.uint8, 1000)
     assert isinstance(array, np.ndarray)
     assert array_bytes(SimpleNamespace(array=array)) == 0
-
-
-def test_parts_in_threads_are_waited_for(monkeypatch):
-    """When an alarm interrupts this thread's part, nobody decodes on from what may be gone soon."""
-    monkeypatch.setattr(parallel, "n_threads", lambda: 2)
-    monkeypatch.setattr(parallel, "_pool", None)
-    begun, ended = threading.Event(), []
-
-    def work(start, stop):
-        if start == 0:
-            begun.wait()
-            raise TimeoutError
-        begun.set()
-        time.sleep(0.1)
-        ended.append(stop)
-        return -1
-
-    with pytest.raises(TimeoutError):
-        parallel.split(2, 2 * parallel.WORTH, work)
-    assert ended == [2]

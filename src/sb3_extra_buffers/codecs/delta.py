@@ -63,7 +63,7 @@ class DeltaCoder(BatchCoder):
     """Owns the key frames that payloads refer to, and each stream's background."""
 
     codec: Delta
-    worth = 2 * parallel.WORTH  # hardly more than copying
+    worth = 3 * parallel.WORTH  # hardly more than copying
 
     def __init__(self, codec: Delta, frame_bytes: int) -> None:
         super().__init__(codec, frame_bytes)
