@@ -29,7 +29,6 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
 from sb3_extra_buffers.compressed import ahead, hindsight, saving, small
-from sb3_extra_buffers.compressed.gathering import StandIn, known_gatherer
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
@@ -44,7 +43,7 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_from", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
+_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the first `add` or `sample` sets."""
 
 Key = str | None  # of a Dict space; None where the observation is one array
@@ -79,7 +78,6 @@ class CompressedObservations(Described):
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
-    _gathered_from: StandIn | None = None  # what stands for the buffer when batches are gathered
     _vector_lock: tuple[Callable[[], Any], Callable[[], None]] | None = None  # of `small`, where nothing is compressed
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
@@ -225,17 +223,6 @@ class CompressedObservations(Described):
                 raise ValueError("cannot sample from an empty buffer: add transitions first")
             return super().sample(*args, **kwargs)  # type: ignore[misc]
 
-    def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Gather a batch with SB3's code."""
-        gathers = known_gatherer(type(self), CompressedObservations)
-        if gathers is None:
-            return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
-        with self._lock:
-            stand_in = self._gathered_from
-            if stand_in is None or not stand_in.is_for(self):
-                stand_in = self._gathered_from = self._make_stand_in()
-            return stand_in.gather(gathers, self, *args, **kwargs)
-
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Return minibatches as SB3's rollout buffers do.
 
@@ -368,10 +355,6 @@ class CompressedObservations(Described):
         if store.output == "raw":
             store.dtype = array.dtype
         return FrameArray.zeros(store, array.shape[:-1])
-
-    def _make_stand_in(self) -> StandIn:
-        """Return what SB3's code gathers batches from."""
-        return StandIn(self, lambda array, cells: array, CompressedObservations.to_torch)
 
     def _stand_in(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
         """Return `space` with parts of shape `(0,)` in place of those that are compressed."""

@@ -8,7 +8,7 @@ it, of observations only which ones, and then a launch makes tensors of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_device
 
-from sb3_extra_buffers.compressed.gathering import Cells, StandIn, known_gatherer
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.gpu_buffers.compression_methods import check_method
+from sb3_extra_buffers.gpu_buffers.gathering import Cells, StandIn, known_gatherer
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import N_TARGETS
 from sb3_extra_buffers.gpu_buffers.memory import DeviceUsage
 from sb3_extra_buffers.gpu_buffers.store import (
@@ -53,6 +53,7 @@ class GpuObservations(CompressedObservations):
         ImportError: the method's library is missing; it holds the pip command.
     """
 
+    _gathered_from: StandIn | None = None  # what stands for the buffer when batches are gathered
     device: torch.device
     buffer_size: int
     _stores: dict[str | None, DeviceObservations]  # type: ignore[assignment]
@@ -99,6 +100,9 @@ class GpuObservations(CompressedObservations):
         vars(self).update(state)
         self.device = get_device(self.device)
         self._placed = None if self._placed is None else get_device(self._placed)
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._attributes().items() if name != "_gathered_from"}
 
     def _saved(self) -> dict[str, Any]:
         return {**super()._saved(), "_limit": self._limit.heap_bytes}
@@ -151,28 +155,26 @@ class GpuObservations(CompressedObservations):
         """Gather a batch with SB3's code, then send and decode it as a whole (SB3 converts each field by itself)."""
         with self._lock:
             self._place()
-            if self._gathers_known:
-                return self._delivered(super()._get_samples(*args, **kwargs))
+            gathers = self._gathers()
+            if gathers is not None:
+                stand_in = self._gathered_from
+                if stand_in is None or not stand_in.is_for(self):
+                    stand_in = self._gathered_from = StandIn(self, _chooser)
+                return self._delivered(stand_in.gather(gathers, self, *args, **kwargs))
             arrays = {name: held for name, held in list(vars(self).items()) if _holds_frames(held)}
             self._gathering = True
             try:
                 vars(self).update({name: _chooser(held) for name, held in arrays.items()})
-                batch = super()._get_samples(*args, **kwargs)
+                batch = super()._get_samples(*args, **kwargs)  # type: ignore[misc]
             finally:
                 vars(self).update(arrays)
                 self._gathering = False
             return self._delivered(batch)
 
-    @property
-    def _gathers_known(self) -> bool:
-        """Whether batches are gathered by code of SB3 that we know, and converted by us."""
+    def _gathers(self) -> Callable[..., Any] | None:
+        """Return the method that gathers batches, if it is SB3's and what it gathers is converted by us; else None."""
         own = getattr(self.to_torch, "__func__", None) is GpuObservations.to_torch
-        return own and known_gatherer(type(self), CompressedObservations) is not None
-
-    def _make_stand_in(self) -> StandIn:
-        if not self._gathers_known:
-            return super()._make_stand_in()
-        return StandIn(self, _chooser, GpuObservations.to_torch, to_torch=_as_it_is)
+        return known_gatherer(type(self), GpuObservations) if own else None
 
     def _normalize_obs(self, obs: Any, env: Any = None) -> Any:
         """Read observations before `env` normalises them: it does that in NumPy."""
@@ -273,11 +275,6 @@ def _chooser(held: Any, cells: Cells | None = None) -> Any:
     if type(held) is not FrameArray:
         return held
     return _Chooser(held, cells if cells is not None and held._leading == cells.shape else None)
-
-
-def _as_it_is(array: Any, copy: bool = True) -> Any:
-    """Stand for `to_torch`: fields are converted all at once."""
-    return array
 
 
 def _in_host_memory(obs: Any) -> Any:

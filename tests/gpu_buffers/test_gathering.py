@@ -6,7 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from twins import TWINS, Twin, assert_same, assert_same_draws, sample
 
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
-from sb3_extra_buffers.compressed.gathering import Cells, Field
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.gpu_buffers import GpuDictReplayBuffer, GpuReplayBuffer
+from sb3_extra_buffers.gpu_buffers.gathering import Cells, Field
 from sb3_extra_buffers.gpu_buffers.observations import GpuObservations
 
 ROWS, ENVS = 6, 3
@@ -91,9 +91,10 @@ def test_rows_from_the_end(name: str) -> None:
     assert_same_draws(ours, sb3, sample(20))
 
 
+@pytest.mark.parametrize("name", ["replay", "gpu-replay"])
 @pytest.mark.parametrize("kind", ["small-float32", "noise-stack"])
-def test_tensors_are_nobody_elses(kind: str) -> None:
-    ours, sb3 = filled(REPLAY, KINDS[kind])
+def test_tensors_are_nobody_elses(name: str, kind: str) -> None:
+    ours, sb3 = filled(BOTH[name], KINDS[kind])
     for _ in range(3):
         for tensor in ours.sample(20)[:5]:
             tensor.zero_()
@@ -115,8 +116,13 @@ class OursShared(CompressedObservations, Shared):
     """Two lines."""
 
 
-def test_an_array_that_somebody_keeps_is_copied() -> None:
-    ours, _ = filled(Twin("shared", Shared, OursShared, REPLAY.keyed, REPLAY.rollout), KINDS["small-float32"])
+class GpuShared(GpuObservations, Shared):
+    """Two lines."""
+
+
+@pytest.mark.parametrize("cls", [OursShared, GpuShared])
+def test_an_array_that_somebody_keeps_is_copied(cls: Any) -> None:
+    ours, _ = filled(Twin("shared", Shared, cls, REPLAY.keyed, REPLAY.rollout), KINDS["small-float32"])
     first = ours.sample(20).rewards
     kept = ours.kept.copy()
     for rewards in (first, ours.sample(20).rewards):
@@ -243,8 +249,9 @@ def test_spaces_of_nothing(cls: Any, base: Any, space: Any, actions: Any) -> Non
     assert_same_draws(ours, sb3, sample(20))
 
 
-def test_settings_that_are_changed() -> None:
-    ours, sb3 = filled(REPLAY, KINDS["small-float32"])
+@pytest.mark.parametrize("name", ["replay", "gpu-replay"])
+def test_settings_that_are_changed(name: str) -> None:
+    ours, sb3 = filled(BOTH[name], KINDS["small-float32"])
     ours.sample(5)
     for buffer in (ours, sb3):
         buffer.n_envs = 1
@@ -270,20 +277,31 @@ class OursNested(CompressedObservations, Nested):
     """Two lines."""
 
 
-def test_a_batch_within_a_batch() -> None:
-    twin = Twin("nested", Nested, OursNested, REPLAY.keyed, REPLAY.rollout)
+class GpuNested(GpuObservations, Nested):
+    """Two lines."""
+
+
+@pytest.mark.parametrize("cls", [OursNested, GpuNested])
+def test_a_batch_within_a_batch(cls: Any) -> None:
+    twin = Twin("nested", Nested, cls, REPLAY.keyed, REPLAY.rollout)
     assert_same_draws(*filled(twin, KINDS["small-float32"]), sample(20))
 
 
-def test_code_that_is_patched_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, _ = filled(REPLAY)
+class Patched(NamedTuple):
+    """A batch of nothing."""
+
+
+@pytest.mark.parametrize("name", ["replay", "gpu-replay"])
+def test_code_that_is_patched_later(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = filled(BOTH[name])
     ours.sample(5)
-    monkeypatch.setattr(ReplayBuffer, "_get_samples", lambda self, batch_inds, env=None: "patched")
-    assert ours.sample(5) == "patched"
+    monkeypatch.setattr(ReplayBuffer, "_get_samples", lambda self, batch_inds, env=None: Patched())
+    assert isinstance(ours.sample(5), Patched)
 
 
-def test_keys_that_are_renamed() -> None:
-    ours, _ = filled(DICT)
+@pytest.mark.parametrize("name", ["dict-replay", "gpu-dict-replay"])
+def test_keys_that_are_renamed(name: str) -> None:
+    ours, _ = filled(BOTH[name])
     ours.sample(5)
     renamed = {f"new {key}": array for key, array in ours.observations.items()}
     ours.observations.clear()
@@ -291,8 +309,9 @@ def test_keys_that_are_renamed() -> None:
     assert ours.sample(5).observations.keys() == renamed.keys()
 
 
-def test_a_normalizer_of_the_instance_may_keep_what_it_sees() -> None:
-    ours, _ = filled(REPLAY, KINDS["small-float32"])
+@pytest.mark.parametrize("name", ["replay", "gpu-replay"])
+def test_a_normalizer_of_the_instance_may_keep_what_it_sees(name: str) -> None:
+    ours, _ = filled(BOTH[name], KINDS["small-float32"])
     ours.sample(5)
     kept: list[Any] = []
     ours._normalize_reward = lambda reward, env=None: kept.append(reward) or reward
@@ -301,7 +320,7 @@ def test_a_normalizer_of_the_instance_may_keep_what_it_sees() -> None:
 
 
 def test_what_code_of_sb3_sets_is_set_in_the_buffer() -> None:
-    ours, _ = filled(REPLAY)
+    ours, _ = filled(BOTH["gpu-replay"])
     ours.sample(5)
     stand_in = ours._gathered_from
 
@@ -309,8 +328,8 @@ def test_what_code_of_sb3_sets_is_set_in_the_buffer() -> None:
         self.last_seen = value
         return self.last_seen, self.to_torch(np.zeros(2))
 
-    seen, tensor = stand_in.gather(gathers, ours, 7)
+    seen, array = stand_in.gather(gathers, ours, 7)
     assert seen == ours.last_seen == 7
-    assert torch.equal(tensor, torch.zeros(2, dtype=torch.float64))
+    assert type(array) is np.ndarray  # converted with the others
     assert not hasattr(type(stand_in), "last_seen")
     assert "last_seen" not in vars(stand_in)

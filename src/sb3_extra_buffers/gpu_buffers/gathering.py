@@ -1,8 +1,8 @@
 """What stands for a buffer while SB3's code gathers a batch from it.
 
 SB3 takes the same rows and envs from every field: `self.rewards[batch_inds, env_indices]`. The stand-in's fields turn
-them into numbers of cells, once, and take those: NumPy needs a third of the time for that. SB3's code runs unchanged,
-and the buffer too stays as it is: other threads may look at it.
+them into numbers of cells, once, and take those: NumPy needs a third of the time for that. Observations are chosen and
+not read. SB3's code runs unchanged, and the buffer too stays as it is: other threads may look at it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_extra_buffers.codecs.base import Ints
 from sb3_extra_buffers.compressed.ahead import REPLAY
@@ -42,16 +42,11 @@ class StandIn:
     Args:
         buffer: a replay buffer; it is not kept.
         choose: returns what stands for an array that is not NumPy's, from that and the cells of the buffer.
-        converts: the method `to_torch` that may be told not to copy.
-        **attributes: further ones.
     """
 
     buffer: Any = None  # while a batch is gathered
-    shares = False  # whether fields may become tensors without a copy
 
-    def __init__(
-        self, buffer: Any, choose: Callable[[Any, Cells], Any], converts: Callable[..., Any], **attributes: Any
-    ) -> None:
+    def __init__(self, buffer: Any, choose: Callable[[Any, Cells], Any]) -> None:
         cells = Cells((buffer.buffer_size, buffer.n_envs))
 
         def stand_in(held: Any) -> Any:
@@ -63,7 +58,7 @@ class StandIn:
 
         own = vars(self)  # attributes that are set go to the buffer
         own.update({name: stand_in(getattr(buffer, name)) for name in REPLAY})
-        own.update(attributes, cells=cells, converts=converts)
+        own.update(cells=cells, to_torch=_as_it_is)
         own["arrays"] = _arrays(buffer)  # kept, so that their ids stay theirs
         own["ids"] = [*map(id, self.arrays)]
 
@@ -79,27 +74,14 @@ class StandIn:
     def gather(self, gathers: Callable[..., Any], buffer: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batch that SB3's method `gathers` for `buffer`."""
         own = vars(self)
-        own["buffer"], self.cells.asked, self.cells.taken = buffer, None, []
+        own["buffer"], self.cells.asked = buffer, None
         for name in _SETTINGS:
             own[name] = getattr(buffer, name)
-        own["_normalize_obs"], own["_normalize_reward"] = known = buffer._normalize_obs, buffer._normalize_reward
-        # Whoever sees a field on its way might keep it: then it has to be copied, as SB3 does.
-        own["shares"] = known == _NORMALIZE and getattr(buffer.to_torch, "__func__", None) is self.converts
+        own["_normalize_obs"], own["_normalize_reward"] = buffer._normalize_obs, buffer._normalize_reward
         try:
             return gathers(self, *args, **kwargs)
         finally:
             own["buffer"] = own["_normalize_obs"] = own["_normalize_reward"] = None  # no cycle
-            self.cells.taken = []
-
-    def to_torch(self, array: Any) -> Any:
-        """Convert as the buffer does, without SB3's copy where the array was taken for this very batch."""
-        if self.shares:
-            taken = array if array.base is None else array.base
-            for i, known in enumerate(self.cells.taken):
-                if known is taken:
-                    del self.cells.taken[i]  # once
-                    return self.buffer.to_torch(array, False)
-        return self.buffer.to_torch(array)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.buffer, name)
@@ -108,7 +90,9 @@ class StandIn:
         setattr(self.buffer, name, value)
 
 
-_NORMALIZE = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+def _as_it_is(array: Any, copy: bool = True) -> Any:
+    """Stand for `to_torch`: fields are converted all at once."""
+    return array
 
 
 def _arrays(buffer: Any) -> list[Any]:
@@ -130,13 +114,12 @@ class Cells:
         shape: how many rows and envs there are.
     """
 
-    __slots__ = ("asked", "found", "shape", "taken")
+    __slots__ = ("asked", "found", "shape")
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
         self.asked: tuple[Any, Any] | None = None
         self.found: Ints | None = None
-        self.taken: list[Any] = []  # what fields gave
 
     def of(self, index: Any) -> Ints | None:
         """Return the cells of `index`, or None if that is not rows, envs and at most `:`, each numbered from 0."""
@@ -170,9 +153,7 @@ class Field:
         cells = self.cells.of(index)
         if cells is None or len(index) > self.array.ndim:  # then it raises, as without us
             return self.array[index]
-        taken = self.flat.take(cells, 0)
-        self.cells.taken.append(taken)
-        return taken
+        return self.flat.take(cells, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.array, name)
