@@ -17,7 +17,7 @@ from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 _PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
 """Bytes of the pinned memory of one transfer: how many such pieces."""
 _LARGEST = max(_PIECES)
-_READ_THERE = 1 << 11  # bytes that kernels read in pinned memory; of more, many programs would each read a number there
+_READ_THERE = 1 << 13  # bytes that kernels read in pinned memory: of so few a copy takes longer
 _CHUNK = 2048  # bytes of a field that one program copies
 _REMEMBERED = 1024  # forms of batches
 
@@ -76,8 +76,8 @@ class Enclosed(NamedTuple):
 def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], device: torch.device) -> Enclosed:
     """Put numbers, one after another, and arrays where a kernel that is launched next on `device` can read them.
 
-    Many are copied there: kernels can read pinned memory, but where many programs each read a number of their own, that
-    takes longer than the copy.
+    More than a few kilobytes are copied there: kernels can read pinned memory, but where many programs each read a
+    number of their own, that takes longer than the copy.
 
     Args:
         numbers: what the kernel decodes.
