@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -121,14 +122,15 @@ def wait() -> None:
 
 
 def in_turns(subjects: dict[str, Action], rounds: int, calls: int = 10) -> dict[str, float]:
-    """Return the median seconds of each subject's call; in each round every subject makes some calls."""
+    """Return the median seconds of each subject's call; in each round, in a new order, every subject makes some calls."""
     times: dict[str, list[float]] = {name: [] for name in subjects}
+    order = random.Random(0)
     for i in range(rounds + 2):
-        for name, act in subjects.items():
+        for name in order.sample(list(subjects), len(subjects)):
             for _ in range(calls):
                 wait()
                 start = time.perf_counter()
-                act()
+                subjects[name]()
                 wait()
                 if i >= 2:
                     times[name].append(time.perf_counter() - start)
