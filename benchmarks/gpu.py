@@ -122,7 +122,7 @@ def wait() -> None:
 
 
 def in_turns(subjects: dict[str, Action], rounds: int, calls: int = 10) -> dict[str, float]:
-    """Return the median seconds of each subject's call; in each round, in a new order, every subject makes some calls."""
+    """Return the median seconds of a call of each subject. All make some calls in each round, in a new order."""
     times: dict[str, list[float]] = {name: [] for name in subjects}
     order = random.Random(0)
     for i in range(rounds + 2):
