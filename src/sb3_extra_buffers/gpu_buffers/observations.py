@@ -8,7 +8,7 @@ it, of observations only which ones, and then a launch makes tensors of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -206,41 +206,55 @@ class GpuObservations(CompressedObservations):
 
     def _delivered(self, batch: Any) -> Any:
         """Return `batch`, a named tuple of arrays or of dicts of them, with tensors instead."""
+        if dict not in map(type, batch):
+            return type(batch)(*self._tensors(batch))
+        leaves = [leaf for field in batch for leaf in (field.values() if type(field) is dict else (field,))]
+        left = iter(self._tensors(leaves))
+        fields = [{key: next(left) for key in field} if type(field) is dict else next(left) for field in batch]
+        return type(batch)(*fields)
+
+    def _tensors(self, leaves: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Return a tensor for each array and each choice of observations; None for None."""
         arrays: list[NDArray[Any]] = []
         groups: dict[Any, list[Selection]] = {}
-        for field in batch:
-            for leaf in field.values() if type(field) is dict else (field,):
-                if type(leaf) is Selection:
-                    groups.setdefault(leaf.group, []).append(leaf)
-                elif leaf is not None:
-                    arrays.append(leaf)
+        for leaf in leaves:
+            if type(leaf) is Selection:
+                groups.setdefault(leaf.group, []).append(leaf)
+            elif leaf is not None:
+                arrays.append(leaf)
         for store in {store: None for store, _ in groups}:
             store.refresh()
         near = self._placed is None or self._placed == self.device
-        alone = next(iter(groups)) if near and len(groups) == 1 and len(arrays) <= N_TARGETS else None
-        enclosed = None
-        if alone is not None and alone[0].takes_memory:  # one launch for all
-            enclosed = enclose([one.numbers for one in groups[alone]], arrays, alone[0].heap_device)
-            fields, numbers = enclosed.fields, [enclosed.memory]
-        else:
-            joined = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
-            place = next(iter(groups))[0].heap_device if groups else self.buffer_device
-            numbers = to_device([*joined, *arrays] if near else joined, place)
-            fields = numbers[len(joined) :] if near else to_device(arrays, self.device)
+        if near and len(groups) == 1 and len(arrays) <= N_TARGETS and store.takes_memory:  # one launch for all
+            ((_, are_ids), chosen) = groups.popitem()
+            enclosed = enclose([one.numbers for one in chosen], arrays, store.heap_device)
+            sizes = [len(one.numbers) for one in chosen]
+            read, fields = iter(store.decode(sizes, enclosed.memory, not are_ids, enclosed)), iter(enclosed.fields)
+            return [
+                next(read) if type(leaf) is Selection else None if leaf is None else next(fields) for leaf in leaves
+            ]
+        return self._tensors_of_groups(leaves, groups, arrays, near)
+
+    def _tensors_of_groups(
+        self, leaves: Sequence[Any], groups: dict[Any, list[Selection]], arrays: list[NDArray[Any]], near: bool
+    ) -> list[torch.Tensor | None]:
+        """Do as `_tensors`, in several launches: one for each group of choices that are read together.
+
+        Args:
+            leaves: arrays and choices.
+            groups: the choices.
+            arrays: the arrays.
+            near: whether observations are where their tensors are wanted.
+        """
+        joined = [np.concatenate([one.numbers for one in group]) for group in groups.values()]
+        place = next(iter(groups))[0].heap_device if groups else self.buffer_device
+        sent = to_device([*joined, *arrays] if near else joined, place)
+        fields = iter(sent[len(joined) :] if near else to_device(arrays, self.device))
         read: dict[Selection, torch.Tensor] = {}
-        for ((store, are_ids), group), chosen in zip(groups.items(), numbers, strict=False):
-            sizes = [len(one.numbers) for one in group]
-            for one, part in zip(group, store.decode(sizes, chosen, not are_ids, enclosed), strict=True):
-                read[one] = part if near else part.to(self.device)
-        left = iter(fields)
-        tensors: list[Any] = []
-        for field in batch:
-            if type(field) is dict:
-                pairs = field.items()
-                tensors.append({key: read[leaf] if type(leaf) is Selection else next(left) for key, leaf in pairs})
-            else:
-                tensors.append(read[field] if type(field) is Selection else None if field is None else next(left))
-        return type(batch)(*tensors)
+        for ((store, are_ids), group), chosen in zip(groups.items(), sent, strict=False):
+            parts = store.decode([len(one.numbers) for one in group], chosen, not are_ids)
+            read.update(zip(group, parts if near else [part.to(self.device) for part in parts], strict=True))
+        return [read[leaf] if type(leaf) is Selection else None if leaf is None else next(fields) for leaf in leaves]
 
 
 class _Chooser:
