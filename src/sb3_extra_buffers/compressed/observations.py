@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_extra_buffers.codecs import get_codec, parallel, parse_method
 from sb3_extra_buffers.compressed import ahead, hindsight, saving, small
+from sb3_extra_buffers.compressed.gathering import gathers_anew
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
 from sb3_extra_buffers.frames.array import FrameArray
@@ -43,8 +45,9 @@ from sb3_extra_buffers.frames.spill import Spill
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
+_MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the first `add` or `sample` sets."""
+_ENV = {"env"}
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -79,6 +82,7 @@ class CompressedObservations(Described):
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
     _vector_lock: tuple[Callable[[], Any], Callable[[], None]] | None = None  # of `small`, where nothing is compressed
+    _gathered_by = 0  # the thread whose batch is being gathered by code that is known
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
     _ahead_held: tuple[Any, ...] = ()
@@ -223,6 +227,21 @@ class CompressedObservations(Described):
                 raise ValueError("cannot sample from an empty buffer: add transitions first")
             return super().sample(*args, **kwargs)  # type: ignore[misc]
 
+    def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Gather a batch as SB3 does. Arrays that nobody else has become tensors without SB3's copy."""
+        with self._lock:
+            if (
+                len(args) != 1
+                or kwargs.keys() - _ENV
+                or not gathers_anew(self, CompressedObservations, *args, **kwargs)
+            ):
+                return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
+            self._gathered_by = get_ident()
+            try:
+                return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                self._gathered_by = 0
+
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Return minibatches as SB3's rollout buffers do.
 
@@ -253,10 +272,13 @@ class CompressedObservations(Described):
             yield batch
 
     def to_torch(self, array: NDArray[Any], copy: bool = True) -> Any:
-        """Convert as SB3 does, without its copy where the array was decompressed for this very batch."""
-        for store in self._stores.values():
-            if store.fresh.claim(array):
-                copy = False
+        """Convert as SB3 does, without its copy where the array was gathered or decompressed for this very batch."""
+        if self._gathered_by == get_ident() and type(array) is np.ndarray and array.flags.c_contiguous:
+            copy = False
+        else:
+            for store in self._stores.values():
+                if store.fresh.claim(array):
+                    copy = False
         return super().to_torch(array, copy)  # type: ignore[misc]
 
     def memory_usage(self) -> MemoryUsage:

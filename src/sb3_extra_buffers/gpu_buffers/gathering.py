@@ -7,33 +7,17 @@ not read. SB3's code runs unchanged, and the buffer too stays as it is: other th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_extra_buffers.codecs.base import Ints
 from sb3_extra_buffers.compressed.ahead import REPLAY
 
 _ALL = slice(None)
-_KNOWN = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]
 _SETTINGS = ("n_envs", "buffer_size", "optimize_memory_usage")
-
-
-def known_gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
-    """Return the `_get_samples` that comes after that of `mixin`, if it is SB3's and only reads fields; else None."""
-    base = _base_that_gathers(cls, mixin)
-    gathers = None if base is None else vars(base)["_get_samples"]
-    return gathers if gathers in _KNOWN else None
-
-
-@functools.cache
-def _base_that_gathers(cls: Any, mixin: type) -> type | None:
-    after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
-    return next((base for base in after if "_get_samples" in vars(base)), None)
 
 
 class StandIn:

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_device
 
+from sb3_extra_buffers.compressed.gathering import known_gatherer
 from sb3_extra_buffers.compressed.observations import CompressedObservations
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.gpu_buffers.compression_methods import check_method
-from sb3_extra_buffers.gpu_buffers.gathering import Cells, StandIn, known_gatherer
+from sb3_extra_buffers.gpu_buffers.gathering import Cells, StandIn
 from sb3_extra_buffers.gpu_buffers.kernels.scatter import N_TARGETS
 from sb3_extra_buffers.gpu_buffers.memory import DeviceUsage
 from sb3_extra_buffers.gpu_buffers.store import (
@@ -165,7 +166,7 @@ class GpuObservations(CompressedObservations):
             self._gathering = True
             try:
                 vars(self).update({name: _chooser(held) for name, held in arrays.items()})
-                batch = super()._get_samples(*args, **kwargs)  # type: ignore[misc]
+                batch = super()._get_samples(*args, **kwargs)
             finally:
                 vars(self).update(arrays)
                 self._gathering = False
@@ -174,7 +175,7 @@ class GpuObservations(CompressedObservations):
     def _gathers(self) -> Callable[..., Any] | None:
         """Return the method that gathers batches, if it is SB3's and what it gathers is converted by us; else None."""
         own = getattr(self.to_torch, "__func__", None) is GpuObservations.to_torch
-        return known_gatherer(type(self), GpuObservations) if own else None
+        return known_gatherer(type(self), CompressedObservations) if own else None
 
     def _normalize_obs(self, obs: Any, env: Any = None) -> Any:
         """Read observations before `env` normalises them: it does that in NumPy."""

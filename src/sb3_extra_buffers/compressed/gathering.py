@@ -1,0 +1,57 @@
+"""Code of SB3's that gathers batches and that we know: what it may then be spared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.buffers import (
+    BaseBuffer,
+    DictReplayBuffer,
+    DictRolloutBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+)
+
+_REPLAY = [vars(cls)["_get_samples"] for cls in (ReplayBuffer, DictReplayBuffer)]
+_ROLLOUT = [vars(cls)["_get_samples"] for cls in (RolloutBuffer, DictRolloutBuffer)]
+_NORMALIZE = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+
+
+def known_gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
+    """Return the `_get_samples` that comes after that of `mixin`, if it is of SB3's replay buffers; else None.
+
+    That only reads fields, by the same rows and envs, and hands what it has read to `to_torch`.
+    """
+    gathers = _gatherer(cls, mixin)
+    return gathers if gathers in _REPLAY else None
+
+
+def gathers_anew(buffer: Any, mixin: type, rows: Any, env: Any = None) -> bool:
+    """Tell whether `_get_samples(rows, env)` converts arrays that were made for it, and that only SB3's code sees.
+
+    Args:
+        buffer: of `mixin`.
+        mixin: that asks.
+        rows: other ones than an array of numbers may give views of the buffer's fields.
+        env: one that normalises might keep what it is given.
+    """
+    if env is not None or type(rows) is not np.ndarray or rows.ndim != 1:
+        return False
+    if (buffer._normalize_obs, buffer._normalize_reward) != _NORMALIZE:
+        return False
+    gathers = _gatherer(type(buffer), mixin)
+    return gathers in _REPLAY or gathers in _ROLLOUT
+
+
+def _gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
+    base = _base_that_gathers(cls, mixin)
+    return None if base is None else vars(base)["_get_samples"]  # as it is now: somebody may have patched it
+
+
+@functools.cache
+def _base_that_gathers(cls: Any, mixin: type) -> type | None:
+    after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
+    return next((base for base in after if "_get_samples" in vars(base)), None)
