@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds import KINDS, steps
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from twins import TWINS, assert_same
 
-from sb3_extra_buffers.compressed import CompressedReplayBuffer
+from sb3_extra_buffers.compressed import CompressedReplayBuffer, compressed_class
 
 ROWS, ENVS = 6, 3
 NAME = pytest.mark.parametrize("name", ["replay", "dict-replay", "rollout", "dict-rollout"])
@@ -103,16 +104,62 @@ def test_other_threads_get_copies() -> None:
     assert not mine.any()
 
 
-def test_small_fields_are_shared() -> None:
-    given: list[Any] = []
+def test_small_fields_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = filled("replay")
+    given, convert = [], BaseBuffer.to_torch
 
-    class Watched(CompressedReplayBuffer):
-        def to_torch(self, array: Any, copy: bool = True) -> Any:
-            tensor = super().to_torch(array, copy)
-            given.append(np.shares_memory(array, tensor.numpy()))
-            return tensor
+    def to_torch(self: Any, array: Any, copy: bool = True) -> Any:
+        tensor = convert(self, array, copy)
+        given.append(np.shares_memory(array, tensor.numpy()))
+        return tensor
 
-    ours, _ = filled("replay", cls=Watched)
+    monkeypatch.setattr(BaseBuffer, "to_torch", to_torch)
     ours.sample(4)
     assert len(given) >= 5
     assert all(given)
+
+
+class Scratch:
+    """Converts everything by way of one array."""
+
+    def to_torch(self, array: Any, copy: bool = True) -> Any:
+        if not hasattr(self, "scratch"):
+            self.scratch = np.zeros(1000)
+        place = self.scratch[: array.size].reshape(array.shape)
+        place[...] = array
+        return super().to_torch(place, copy)  # type: ignore[misc]
+
+
+class Before(Scratch, CompressedReplayBuffer):
+    """Asked first."""
+
+
+class ScratchReplayBuffer(Scratch, ReplayBuffer):
+    """Of somebody else."""
+
+
+@pytest.mark.parametrize("cls", [Before, compressed_class(ScratchReplayBuffer)])
+def test_what_other_code_converts_is_copied(cls: Any) -> None:
+    ours, sb3 = filled("replay", KINDS["small-float32"], cls)
+    np.random.seed(0)
+    got = ours.sample(4)
+    np.random.seed(0)
+    for one, other in zip(got[:5], sb3.sample(4)[:5], strict=True):
+        assert_same(one.float(), other.float())
+
+
+@NAME
+def test_what_sb3_converts_is_new(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should this fail with another SB3, its arrays must not be shared."""
+    _, sb3 = filled(name)
+    given, convert = [], BaseBuffer.to_torch
+    monkeypatch.setattr(
+        BaseBuffer, "to_torch", lambda self, array, copy=True: given.append(array) or convert(self, array)
+    )
+    sb3._get_samples(np.array([0, 1, 2]))
+    fields = [part for held in vars(sb3).values() for part in (held.values() if isinstance(held, dict) else (held,))]
+    fields = [part for part in fields if isinstance(part, np.ndarray)]
+    assert len(given) >= 5
+    for i, array in enumerate(given):
+        for other in (*fields, *given[:i]):
+            assert not np.shares_memory(array, other)

@@ -167,3 +167,37 @@ def test_threads_that_may_not_be_told_where_to_run(threads, monkeypatch):
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
     assert sum(parallel.split(100, ENOUGH, lambda start, stop: stop - start)) == 100
+
+
+def test_without_another_thread(threads, monkeypatch):
+    """The system has no more of them: this one does it all, and nothing waits in a queue for them."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert sum(parallel.split(100, ENOUGH, lambda start, stop: stop - start)) == 100
+    assert parallel._team.works.empty()
+
+
+def test_several_callers_at_once(threads):
+    wrong = []
+
+    def call(n):
+        for _ in range(50):
+            done = np.zeros(n, np.int64)
+
+            def do(start, stop, done=done):
+                done[start:stop] += 1
+                return 0
+
+            parallel.split(n, ENOUGH, do)
+            if not (done == 1).all():
+                wrong.append(n)
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in (10, 100, 1000, 33)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong

@@ -20,6 +20,7 @@ WORTH = 3 << 19
 _NAME = "sb3-extra-buffers"  # of the threads
 _PIECES = 16  # at most, of a thread's share
 _team: Team | None = None
+_making = threading.Lock()  # of the team
 
 
 def n_threads() -> int:
@@ -30,16 +31,14 @@ def n_threads() -> int:
 
 def split(n: int, n_bytes: int, do: Callable[[int, int], int], worth: int = WORTH) -> list[int]:
     """Call `do(start, stop)` on parts of `range(n)`, in threads if the output of `n_bytes` is worth it."""
-    global _team
     parts = min(n_bytes // worth + 1, n)
     parts = min(parts, n_threads()) if parts > 1 else parts
     if parts < 2:
         return [do(0, n)]
-    if _team is None:
-        _team = Team(n_threads() - 1)
+    team = _team or _make_team()
     work = Work(n, parts, do)
     try:
-        _team.ask(work, parts - 1)
+        team.ask(work, parts - 1)
         work.take_part()
     finally:
         work.end()
@@ -90,7 +89,7 @@ class Work:
         self.news.put(None)
 
     def end(self) -> None:
-        """Wait for those who have begun, also when Ctrl-C comes: they write to memory that is not theirs.
+        """Wait for those who have begun, also when Ctrl-C comes meanwhile: they write to memory that is not theirs.
 
         Others do nothing any more, and hold on to nothing.
         """
@@ -117,11 +116,14 @@ class Team:
 
     def __init__(self, n: int) -> None:
         self.works: SimpleQueue[Work] = SimpleQueue()
-        threads = [threading.Thread(target=_serve, args=(self.works,), name=_NAME, daemon=True) for _ in range(n)]
-        for thread in threads:
-            thread.start()
-        self.numbers = [number for thread in threads if (number := thread.native_id) is not None]
+        self.numbers: list[int] = []  # the system's, of the threads
+        for _ in range(n):
+            thread = threading.Thread(target=_serve, args=(self.works,), name=_NAME, daemon=True)
+            with suppress(RuntimeError):  # there are too many: then without it
+                thread.start()
+                self.numbers.append(thread.native_id or -1)
         self.away_from = -1
+        self._moving = threading.Lock()
 
     def ask(self, work: Work, n: int) -> None:
         """Have `n` threads help, on other cores than this one.
@@ -130,19 +132,32 @@ class Team:
         """
         here = _core()
         if here != self.away_from:
-            self.away_from = here
-            others = os.sched_getaffinity(0) - {here}
-            with suppress(OSError):  # it is not allowed: then as it comes
-                for number in self.numbers if others else ():
-                    os.sched_setaffinity(number, others)
-        for _ in range(n):
+            with self._moving:
+                self._move(here)
+        for _ in range(min(n, len(self.numbers))):
             self.works.put(work)
+
+    def _move(self, here: int) -> None:
+        self.away_from = -1  # should this be interrupted
+        others = os.sched_getaffinity(0) - {here}
+        with suppress(OSError):  # it is not allowed: then as it comes
+            for number in self.numbers if others else ():
+                os.sched_setaffinity(number, others)
+        self.away_from = here
 
 
 def others_run() -> bool:
     """Tell whether there are threads besides this one and ours: they might write to what is being read."""
     threads = threading.enumerate() if threading.active_count() > 1 else []
     return any(not thread.name.startswith(_NAME) for thread in threads if thread is not threading.current_thread())
+
+
+def _make_team() -> Team:
+    global _team
+    with _making:
+        if _team is None:
+            _team = Team(n_threads() - 1)
+        return _team
 
 
 def _serve(works: SimpleQueue[Work]) -> None:
@@ -167,8 +182,8 @@ _core = _find_core()
 
 def _forget_threads() -> None:
     """A forked child has no threads: it starts its own when it needs them."""
-    global _team
-    _team = None
+    global _team, _making
+    _team, _making = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -29,8 +29,8 @@ def known_gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
     return gathers if gathers in _REPLAY else None
 
 
-def gathers_anew(buffer: Any, mixin: type, rows: Any, env: Any = None) -> bool:
-    """Tell whether `_get_samples(rows, env)` converts arrays that were made for it, and that only SB3's code sees.
+def gathers_anew(buffer: Any, mixin: Any, rows: Any, env: Any = None) -> bool:
+    """Tell whether `_get_samples(rows, env)` converts arrays that were made for it, and that only code of SB3's sees.
 
     Args:
         buffer: of `mixin`.
@@ -42,16 +42,26 @@ def gathers_anew(buffer: Any, mixin: type, rows: Any, env: Any = None) -> bool:
         return False
     if (buffer._normalize_obs, buffer._normalize_reward) != _NORMALIZE:
         return False
-    gathers = _gatherer(type(buffer), mixin)
+    cls: Any = type(buffer)
+    if getattr(buffer.to_torch, "__func__", None) is not mixin.to_torch or not _converts(cls, mixin):
+        return False
+    gathers = _gatherer(cls, mixin)
     return gathers in _REPLAY or gathers in _ROLLOUT
 
 
 def _gatherer(cls: Any, mixin: type) -> Callable[..., Any] | None:
-    base = _base_that_gathers(cls, mixin)
+    base = _base_with("_get_samples", cls, mixin)
     return None if base is None else vars(base)["_get_samples"]  # as it is now: somebody may have patched it
 
 
 @functools.cache
-def _base_that_gathers(cls: Any, mixin: type) -> type | None:
+def _converts(cls: Any, mixin: type) -> bool:
+    """Tell whether the `to_torch` that comes after that of `mixin` is SB3's: another might use what it is given."""
+    return _base_with("to_torch", cls, mixin) is BaseBuffer
+
+
+@functools.cache
+def _base_with(name: str, cls: Any, mixin: type) -> type | None:
+    """Return the base of `cls`, of those after `mixin`, that has a method of its own of that name."""
     after = cls.__mro__[cls.__mro__.index(mixin) + 1 :]
-    return next((base for base in after if "_get_samples" in vars(base)), None)
+    return next((base for base in after if name in vars(base)), None)

@@ -230,14 +230,11 @@ class CompressedObservations(Described):
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Gather a batch as SB3 does. Arrays that nobody else has become tensors without SB3's copy."""
         with self._lock:
-            if (
-                len(args) != 1
-                or kwargs.keys() - _ENV
-                or not gathers_anew(self, CompressedObservations, *args, **kwargs)
-            ):
+            usual = len(args) in (1, 2) and not kwargs.keys() - _ENV
+            if not usual or not gathers_anew(self, CompressedObservations, *args, **kwargs):
                 return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
-            self._gathered_by = get_ident()
             try:
+                self._gathered_by = get_ident()
                 return super()._get_samples(*args, **kwargs)  # type: ignore[misc]
             finally:
                 self._gathered_by = 0
