@@ -52,9 +52,9 @@ def test_batches_are_nobody_elses(name: str, rows: Any) -> None:
                 one.fill_(1)
 
 
-@pytest.mark.parametrize("name", ["rollout", "dict-rollout"])
-def test_rows_that_give_views(name: str) -> None:
-    ours, sb3 = filled(name)
+@pytest.mark.parametrize(("name", "kind"), [("rollout", "small-float32"), ("rollout", None), ("dict-rollout", None)])
+def test_rows_that_give_views(name: str, kind: str | None) -> None:
+    ours, sb3 = filled(name, kind and KINDS[kind])
     for rows in (slice(0, 5), slice(None), np.arange(len(sb3.actions)) < 3):
         for one in tensors(ours._get_samples(rows)):
             one.fill_(1)
