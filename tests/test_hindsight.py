@@ -25,9 +25,9 @@ class Noted(HerReplayBuffer):
 def test_a_refused_step_changes_nothing(end: float, rows: int, own: bool, monkeypatch: Any) -> None:
     """Every other step is refused, then comes again: beside SB3's buffer, which sees each once."""
     twin = TWINS["her"]
-    ours, sb3 = twin.make(twin.default_kind, rows, 2)
+    ours, sb3 = twin.make(twin.default_kind, rows, 2, max_bytes=1 << 40)
     if own:
-        ours = compressed_class(Noted)(**twin.arguments(twin.default_kind, rows, 2))
+        ours = compressed_class(Noted)(**twin.arguments(twin.default_kind, rows, 2), max_bytes=1 << 40)
     put, refusing = FrameStore.put_blocks, False
 
     def limited(store: FrameStore, *args: Any) -> Any:

@@ -204,7 +204,7 @@ class CompressedObservations(Described):
                     store.begin()
                 super().add(*checked, **kwargs)  # type: ignore[misc]
                 for store in stores:
-                    store.prepare()
+                    store.prepare(may_wait=True)
                 is_stored = True
                 for store in stores:
                     store.publish()

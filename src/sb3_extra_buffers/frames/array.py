@@ -154,11 +154,12 @@ class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def _ids(self) -> Ids:
-        return self._table.ids if self._view is None else self._view
+        ids = self._table.ids  # what waits to be stored is then in the view, too
+        return ids if self._view is None else self._view
 
     @property
     def _leading(self) -> tuple[int, ...]:
-        return self._ids.shape[:-1]
+        return (self._table.stored if self._view is None else self._view).shape[:-1]
 
     @property
     def shape(self) -> tuple[int, ...]:

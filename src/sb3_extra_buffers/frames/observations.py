@@ -29,6 +29,7 @@ from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.pairs import Pairs
 from sb3_extra_buffers.frames.spill import Spill, SpilledFrames
 from sb3_extra_buffers.frames.store import FrameStore, Ids, warm_up
+from sb3_extra_buffers.frames.writes import Waiting, Write
 
 Output = Literal["raw", "float", "normalized"]
 
@@ -98,7 +99,9 @@ class ObservationStore:
         self.recycler = Recycler()
         self.pairs = Pairs()
         self.staged: list[Write] | None = None
+        self.accepted: list[Write] = []
         self.prepared: list[Write] = []
+        self.waiting = Waiting()
         self._settings = {
             "compression_kwargs": dict(compression_kwargs or {}),
             "decompression_kwargs": dict(decompression_kwargs or {}),
@@ -121,15 +124,16 @@ class ObservationStore:
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
+            _flush_all(self.budget)
             self.collect()
             state = {**vars(self), "tables": list(self.tables), "orphans": deque()}
-            del state["pairs"]
+            del state["pairs"], state["waiting"]
             return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.tables = weakref.WeakSet(state["tables"])
-        self.pairs = Pairs()
+        self.pairs, self.waiting = Pairs(), Waiting()
 
     @property
     def read_dtype(self) -> np.dtype[Any]:
@@ -203,8 +207,11 @@ class ObservationStore:
         self.settle_if_due()
         self.staged = []
 
-    def prepare(self) -> None:
+    def prepare(self, may_wait: bool = False) -> None:
         """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
+
+        Args:
+            may_wait: they may be copied instead, and stored when others are, or when somebody reads.
 
         Raises:
             StoreFullError: `max_bytes` is reached; the assignments are forgotten.
@@ -214,27 +221,66 @@ class ObservationStore:
             if self.is_limited:
                 self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
-            groups = [writes]  # one call for all arrays of a row: their streams are the same
-            for write in writes:
-                if write.streams is not self.row_streams:
-                    groups = [[write] for write in writes]
-                    break
             try:
-                for group in groups if writes else ():
-                    blocks = [self.layout.split(write.obs) for write in group]
-                    ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
-                    for i, write in enumerate(group):
-                        write.ids = ids[i]
-                    self.prepared += group
+                if may_wait and self._can_wait(writes) and self.waiting.keep(writes):
+                    self.accepted = writes
+                else:
+                    self._store([*self.waiting.writes, *writes])
             except BaseException:
                 self.rollback()
+                raise
+
+    def _can_wait(self, writes: list[Write]) -> bool:
+        """Tell whether to store these may take place later: it will not be refused."""
+        if not self.planned or self.is_limited or self.spill is not None:
+            return False
+        for write in writes:  # noqa: SIM110 # half the time of `all`
+            if write.streams is not self.row_streams:
+                return False
+        return True
+
+    def _store(self, writes: list[Write]) -> None:
+        """Store the observations of `writes`, to be published."""
+        groups = [writes]  # one call for all arrays of a row: their streams are the same
+        for write in writes:
+            if write.streams is not self.row_streams:
+                groups = [[write] for write in writes]
+                break
+        for group in groups if writes else ():
+            blocks = [self.layout.split(write.obs) for write in group]
+            ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
+            for i, write in enumerate(group):
+                write.ids = ids[i]
+            self.prepared += group
+
+    def flush(self) -> None:
+        """Store what waits, for somebody who reads."""
+        if not self.waiting.writes:
+            return
+        with self.lock:
+            is_stored = False
+            try:
+                self._store(self.waiting.writes)
+                is_stored = True
+                self.publish()
+            except BaseException:  # also of Ctrl-C
+                if is_stored:
+                    self.publish()
+                else:
+                    self._forget_prepared()  # they wait on
                 raise
 
     def publish(self) -> None:
         """Make the prepared assignments show. Interrupted, it can be called again to do the rest."""
         with self.lock:
+            if self.accepted:
+                if self.accepted[-1] not in self.waiting.writes:  # once, should this have been interrupted
+                    self.waiting.writes = [*self.waiting.writes, *self.accepted]
+                self.accepted = []
+            elif self.prepared:
+                self.waiting.writes = []  # they are the first of these
             for write in self.prepared:
-                place = write.table.ids[write.index]  # a view: the index is of integers
+                place = write.table.stored[write.index]  # a view: the index is of integers
                 if write.replaced is None:
                     write.replaced = place.flatten()
                 write.table.touch(write.index)
@@ -247,13 +293,17 @@ class ObservationStore:
     def rollback(self) -> None:
         """Forget the assignments since `begin`, prepared or not."""
         with self.lock:
-            self.staged = None
-            prepared, self.prepared = self.prepared, []
-            for write in prepared:
-                self.frames.release(write.ids)
+            self.staged, self.accepted = None, []
+            self._forget_prepared()
+
+    def _forget_prepared(self) -> None:
+        prepared, self.prepared = self.prepared, []
+        for write in prepared:
+            self.frames.release(write.ids)
 
     def collect(self) -> None:
-        """Release the frames of what was overwritten, and of arrays that are gone."""
+        """Store what waits; release the frames of what was overwritten, and of arrays that are gone."""
+        self.flush()
         if self.orphans:
             self.frames.release(np.concatenate(self._drained()))
 
@@ -283,7 +333,7 @@ class ObservationStore:
         """Every byte kept for these observations, ids included."""
         with self.lock:
             self.collect()
-            return self.frames.nbytes + sum(table.ids.nbytes for table in self.tables)
+            return self.frames.nbytes + self.waiting.nbytes + sum(table.nbytes for table in self.tables)
 
     def _codecs(self, layout: Layout) -> Callable[..., Codec]:
         """Return what opens codecs for frames of this layout: `codec(method, **settings)`."""
@@ -368,24 +418,13 @@ class ObservationStore:
             raise
 
 
-class Write:
-    """One assignment: observations `[n, *obs_shape]` to a place of a table."""
-
-    __slots__ = ("ids", "index", "obs", "replaced", "streams", "table")
-    ids: Ids  # of the observations, when they are stored
-
-    def __init__(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
-        self.table = table
-        self.index = index
-        self.obs = obs
-        self.streams = streams
-        self.replaced: Ids | None = None  # what the place had, from when it is written on
-
-
 class IdTable:
     """Ids of a block of observations, `[*leading, stack]`; owns one count of each.
 
     It knows when each `part` of its rows was written to: who writes ids says so with `touch`.
+
+    Attributes:
+        stored: the ids, without those of what waits to be stored.
     """
 
     part = 64
@@ -394,7 +433,7 @@ class IdTable:
     def __init__(self, store: ObservationStore, ids: Ids) -> None:
         store.budget.check(ids.nbytes)
         self.store = store
-        self.ids = ids
+        self.stored = ids
         self.parts = self.parts_of(ids)
         self.streams = ids.shape[-2] if ids.ndim > 2 else 1
         self.is_rows = ids.shape[1:-1] == (store.streams,)
@@ -403,13 +442,27 @@ class IdTable:
         store.budget.owners.add(self)
 
     @property
+    def ids(self) -> Ids:
+        """All ids: what waits is stored now."""
+        self.store.flush()
+        return self.stored
+
+    @ids.setter
+    def ids(self, ids: Ids) -> None:
+        self.stored = ids
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the ids."""
-        return self.ids.nbytes
+        return self.stored.nbytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        _flush_all(self.store.budget)
+        return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.parts = self.parts_of(self.ids)
+        self.parts = self.parts_of(self.stored)
 
     def parts_of(self, ids: Ids) -> NDArray[np.uint32]:
         """Return after which mark each part of new `ids` was written: the last one."""
@@ -421,22 +474,31 @@ class IdTable:
             self.parts[:] = self.marks
         else:
             row = index[0] if isinstance(index, tuple) else index
-            self.parts[row % len(self.ids) // self.part] = self.marks
+            self.parts[row % len(self.stored) // self.part] = self.marks
 
     def mark(self) -> int:
         """Return a number for `written_since`: from now on."""
+        self.store.flush()
         self.marks += 1
         return self.marks
 
     def written_since(self, mark: int) -> NDArray[np.bool_]:
         """Tell for each part whether it may have been written to since."""
+        self.store.flush()
         written: NDArray[np.bool_] = self.parts >= mark
         return written
 
     def __del__(self) -> None:
         # Not released here: the collector may run this in the middle of a `put`.
         if hasattr(self, "store") and hasattr(self.store, "orphans"):  # not when copying or unpickling has failed
-            self.store.orphans.append(self.ids.reshape(-1))
+            self.store.orphans.append(self.stored.reshape(-1))
+
+
+def _flush_all(budget: Budget) -> None:
+    """Store what waits in all stores that share a budget: who pickles one of them comes to the others through that."""
+    for owner in list(budget.owners):
+        if isinstance(owner, IdTable):
+            owner.store.flush()
 
 
 def _as_stack(frame_stack: int) -> int:

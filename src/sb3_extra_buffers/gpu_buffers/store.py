@@ -116,7 +116,7 @@ class DeviceObservations(ObservationStore):
         self.begin_anew()
         self._mirrored.forget_mirror()
 
-    def prepare(self) -> None:
+    def prepare(self, may_wait: bool = False) -> None:
         """Store as `ObservationStore` does, and check that the device's heap is large enough.
 
         Raises:
@@ -127,7 +127,7 @@ class DeviceObservations(ObservationStore):
                 self._mirrored.forget_unsent()
             elif self._mirrored.n_unsent >= _WAITING:
                 self.refresh()
-            super().prepare()
+            super().prepare(may_wait)
             self._check_limit()
         except BaseException:
             self.rollback()
@@ -182,6 +182,7 @@ class DeviceObservations(ObservationStore):
 
     def outgoing(self) -> Parcel | None:
         """Return what the device does not have, if there is anything; it counts as sent from now on."""
+        self.flush()
         frames, mirror, limit = self._mirrored, self._mirror, self.limit
         if mirror is None or mirror.frames is not frames:
             # All of the heap at once, if the limit is for this store alone.
@@ -240,6 +241,7 @@ class DeviceObservations(ObservationStore):
         """
         if not self.on_device:
             return None
+        self.flush()
         parts: tuple[Any, ...] = ()
         if cells is None:
             parts = index if type(index) is tuple else (index,)
@@ -378,8 +380,8 @@ class DenseObservations(DeviceObservations):
         cells = sum(table.ids.size for table in self.tables)
         self._dense.reserve(cells + 2 * self.streams)
 
-    def prepare(self) -> None:
-        """Store as `ObservationStore` does."""
+    def prepare(self, may_wait: bool = False) -> None:
+        """Store as `ObservationStore` does, at once: the device gets what is added when it is added."""
         ObservationStore.prepare(self)
 
     def put(self, obs: NDArray[Any], streams: NDArray[np.int64]) -> Ids:

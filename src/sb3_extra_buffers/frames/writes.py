@@ -1,0 +1,64 @@
+"""Assignments on their way into a store. Those of a buffer's `add` may wait: several at once cost little more.
+
+Between two steps of a training the code and data of a call come from far away, so that it takes five times as long as
+in a loop; a copy of the observations does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sb3_extra_buffers.frames.observations import IdTable
+    from sb3_extra_buffers.frames.store import Ids
+
+_ROWS = 4  # that wait, at most: more gain little
+_BYTES = 1 << 20  # of their observations, at most
+
+
+class Write:
+    """One assignment: observations `[n, *obs_shape]` to a place of a table."""
+
+    __slots__ = ("ids", "index", "obs", "replaced", "streams", "table")
+    ids: Ids  # of the observations, when they are stored
+
+    def __init__(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
+        self.table = table
+        self.index = index
+        self.obs = obs
+        self.streams = streams
+        self.replaced: Ids | None = None  # what the place had, from when it is written on
+
+
+class Waiting:
+    """Assignments that count as made, and are not stored yet.
+
+    Attributes:
+        writes: the assignments, in the order they came.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self._memory: list[NDArray[Any]] = []  # for the observations of each
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory where observations wait, whether they do or not."""
+        return sum(memory.nbytes for memory in self._memory)
+
+    def keep(self, writes: list[Write]) -> bool:
+        """Copy the observations of `writes`, which may then be appended; False where there is no room for them."""
+        waiting, n = len(self.writes), len(writes)
+        if waiting + n > _ROWS * n or (waiting + n) * sum([write.obs.nbytes for write in writes]) > _BYTES * n:
+            return False
+        for i, write in enumerate(writes, waiting):
+            if i == len(self._memory):
+                self._memory.append(np.empty_like(write.obs))
+            elif self._memory[i].strides != write.obs.strides or self._memory[i].dtype != write.obs.dtype:
+                self._memory[i] = np.empty_like(write.obs)  # in the order of the observations: a fast copy
+            np.copyto(self._memory[i], write.obs)
+            write.obs = self._memory[i]
+        return True

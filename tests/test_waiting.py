@@ -1,0 +1,194 @@
+"""What `add` has taken waits until several rows are stored at once. Whoever looks finds it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from interrupting import interrupts
+from kinds import steps
+from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, can_sample, sample
+
+from sb3_extra_buffers.frames.store import FrameStore
+from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer
+
+N_ENVS = 2
+GPU = Twin("replay", TWINS["replay"].sb3, GpuReplayBuffer)
+GPU_ROLLOUT = Twin("rollout", TWINS["rollout"].sb3, GpuRolloutBuffer, rollout=True)
+ALL = [*TWINS.values(), GPU, GPU_ROLLOUT]
+
+
+def planned(twin: Twin, rows: int = 9, **ours: Any) -> tuple[Any, Any]:
+    """Return buffers of which ours has nothing to find out first."""
+    return twin.make(twin.default_kind, rows, N_ENVS, compression_method="delta", frame_stack=1, **ours)
+
+
+def n_waiting(buffer: Any) -> int:
+    return max(len(store.waiting.writes) for store in buffer._stores.values())
+
+
+def saved(buffer: Any, folder: Path) -> Any:
+    buffer.save(folder / "buffer")  # to the same file again and again: only what has changed is written
+    loaded = type(buffer).load(folder / "buffer")
+    if hasattr(buffer, "env"):
+        loaded.set_env(buffer.env)
+    return loaded
+
+
+READS: dict[str, Callable[[Any, Any, Path], None]] = {
+    "sample": lambda ours, sb3, _: assert_same_draws(ours, sb3, sample(9), range(1)) if can_sample(sb3) else None,
+    "arrays": lambda ours, sb3, _: assert_same_arrays(ours, sb3),
+    "pickle": lambda ours, sb3, _: assert_same_arrays(pickle.loads(pickle.dumps(ours)), sb3),
+    "deepcopy": lambda ours, sb3, _: assert_same_arrays(copy.deepcopy(ours), sb3),
+    "save": lambda ours, sb3, folder: assert_same_arrays(saved(ours, folder), sb3),
+}
+
+
+@given(st.data())
+@pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"], TWINS["nstep"], TWINS["her"], GPU], ids=str)
+def test_whatever_reads(twin: Twin, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Rings that are shorter than what waits, too."""
+    folder = tmp_path_factory.mktemp("saved")
+    ours, sb3 = planned(twin, data.draw(st.sampled_from([1, 2, 3, 7, 20]), "rows"))
+    left = iter(steps(twin.default_kind, N_ENVS, 40, end=0.3))
+    for name in data.draw(st.lists(st.sampled_from([*READS]), min_size=1, max_size=4), "reads"):
+        for _ in range(data.draw(st.integers(1, 10), "steps")):
+            step = next(left)
+            twin.add(ours, step)
+            twin.add(sb3, step)
+        READS[name](ours, sb3, folder)
+
+
+@pytest.mark.parametrize("twin", ALL, ids=lambda twin: twin.ours.__name__)
+def test_the_caller_may_use_its_arrays_again(twin: Twin) -> None:
+    ours, sb3 = planned(twin)
+    for step in steps(twin.default_kind, N_ENVS, 9):
+        twin.add(sb3, step)
+        lent = copy.deepcopy(step)
+        twin.add(ours, lent)
+        for obs in (lent.obs, lent.next_obs):
+            for part in obs.values() if isinstance(obs, dict) else [obs]:
+                part[...] = 1
+    assert n_waiting(ours) > 0
+    assert_same_arrays(ours, sb3)
+    assert n_waiting(ours) == 0
+
+
+def test_arrays_that_lie_otherwise() -> None:
+    twin = TWINS["replay"]
+    ours, sb3 = planned(twin, 20)
+    for i, step in enumerate(steps(twin.default_kind, N_ENVS, 30)):
+        obs, next_obs, *rest = step.replay()
+        if i % 3:
+            obs, next_obs = np.ascontiguousarray(obs), np.asfortranarray(next_obs)
+        elif i % 2:
+            obs, next_obs = np.repeat(obs, 2, axis=-1)[..., ::2], next_obs[..., ::-1].copy()[..., ::-1]
+        ours.add(obs, next_obs, *rest)
+        sb3.add(obs, next_obs, *rest)
+    assert_same_arrays(ours, sb3)
+
+
+def test_views_show_it() -> None:
+    twin = TWINS["rollout"]
+    ours, sb3 = planned(twin)
+    views = [buffer.observations.swapaxes(0, 1) for buffer in (ours, sb3)]
+    for step in steps(twin.default_kind, N_ENVS, 9):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+        assert views[0].shape == views[1].shape
+        np.testing.assert_array_equal(views[0][:, ours.pos - 1], views[1][:, sb3.pos - 1])
+
+
+@pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"], GPU], ids=lambda twin: twin.ours.__name__)
+def test_no_memory(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is stored, at last, there is no memory: who reads is told, and nothing is lost."""
+    ours, sb3 = planned(twin, 7)
+    refused = 0
+    for i, step in enumerate(steps(twin.default_kind, N_ENVS, 60)):
+        with monkeypatch.context() as patch:
+            if i % 3:
+                patch.setattr(FrameStore, "put_blocks", no_memory)
+                if n_waiting(ours):
+                    with pytest.raises(MemoryError):
+                        ours.sample(3)
+            before = ours.pos
+            try:
+                twin.add(ours, step)
+            except MemoryError:
+                refused += 1
+                assert ours.pos == before
+                continue
+        twin.add(sb3, step)
+        if i % 10 == 9:
+            assert_same_arrays(ours, sb3)
+    assert refused > 3
+    assert_same_arrays(ours, sb3)
+
+
+def no_memory(*args: Any) -> Any:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("method", ["delta", "zstd3"])
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"], GPU], ids=lambda twin: twin.ours.__name__)
+def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None:
+    """By who reads, or by the `add` that finds no room to wait: at any instruction."""
+    given = (twin.default_kind, 4, N_ENVS)
+    settings = {"compression_method": method, "frame_stack": 1}
+    *before, tenth = steps(twin.default_kind, N_ENVS, 10)
+    after = steps(twin.default_kind, N_ENVS, 18)[10:]
+    where, interrupted, outcomes = 0, True, set()
+    while interrupted:
+        ours, sb3 = twin.make(*given, **settings)
+        for step in before:
+            twin.add(ours, step)
+            twin.add(sb3, step)
+        assert n_waiting(ours) == 8  # of the last four steps
+
+        def act(ours: Any = ours) -> None:
+            ours.sample(2) if reads else twin.add(ours, tenth)
+
+        interrupted = interrupts(act, where, ("sb3_extra_buffers",))
+        added = ours.pos != sb3.pos
+        outcomes.add((interrupted, added))
+        if added:
+            twin.add(sb3, tenth)
+        for step in after:
+            twin.add(ours, step)
+            twin.add(sb3, step)
+        assert_same_arrays(ours, sb3)
+        where += 31
+    assert outcomes == ({(True, False), (False, False)} if reads else {(True, False), (True, True), (False, True)})
+
+
+@pytest.mark.parametrize("limit", ["max_bytes", "spill_dir", "heap_bytes"])
+def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
+    twin = GPU if limit == "heap_bytes" else TWINS["replay"]
+    ours, sb3 = planned(twin, **{limit: tmp_path if limit == "spill_dir" else 1 << 20})
+    for step in steps(twin.default_kind, N_ENVS, 9):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+        assert n_waiting(ours) == 0
+    assert_same_arrays(ours, sb3)
+
+
+def test_its_memory_is_counted() -> None:
+    twin = TWINS["replay"]
+    ours, _ = planned(twin, 40)
+    usual = None
+    for i, step in enumerate(steps(twin.default_kind, N_ENVS, 40)):
+        twin.add(ours, step)
+        if i == 20:
+            usual = sum(store.waiting.nbytes for store in ours._stores.values())
+    observations = ours.observations[:4].nbytes
+    assert usual == 2 * observations == sum(store.waiting.nbytes for store in ours._stores.values())
+    store = ours._stores[None]
+    assert store.nbytes == store.frames.nbytes + usual + sum(table.nbytes for table in store.tables)
