@@ -16,6 +16,7 @@ from interrupting import interrupts
 from kinds import steps
 from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, can_sample, sample
 
+from sb3_extra_buffers.compressed import observations
 from sb3_extra_buffers.frames.store import FrameStore
 from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer
 
@@ -178,6 +179,19 @@ def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
         twin.add(sb3, step)
         assert n_waiting(ours) == 0
     assert_same_arrays(ours, sb3)
+
+
+@pytest.mark.parametrize(("name", "rows", "wait"), [("replay", 2000, 0), ("replay", 5000, 2), ("rollout", 128, 4)])
+def test_how_many_rows_wait(name: str, rows: int, wait: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "WAITING", (1 / 32, 1 / 2048))
+    twin = TWINS[name]
+    ours, _ = planned(twin, rows)
+    found = []
+    for step in steps(twin.default_kind, N_ENVS, 12):
+        twin.add(ours, step)
+        found.append(n_waiting(ours) // (1 if twin.rollout else 2))
+    assert max(found) == wait
+    assert found.count(wait) == 12 // (wait + 1)
 
 
 def test_its_memory_is_counted() -> None:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the first `add` or `sample` sets."""
 _ENV = {"env"}
+WAITING = (1 / 32, 1 / 2048)
+"""Rows that may wait to be stored, of all: of a rollout, which is read whole and begun anew; of a ring."""
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -204,7 +206,7 @@ class CompressedObservations(Described):
                     store.begin()
                 super().add(*checked, **kwargs)  # type: ignore[misc]
                 for store in stores:
-                    store.prepare(may_wait=True)
+                    store.prepare(WAITING[hasattr(self, "next_observations")])
                 is_stored = True
                 for store in stores:
                     store.publish()

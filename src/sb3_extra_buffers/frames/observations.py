@@ -207,11 +207,12 @@ class ObservationStore:
         self.settle_if_due()
         self.staged = []
 
-    def prepare(self, may_wait: bool = False) -> None:
+    def prepare(self, may_wait: float = 0) -> None:
         """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
 
         Args:
-            may_wait: they may be copied instead, and stored when others are, or when somebody reads.
+            may_wait: of so many rows of a table, as a share of all, observations may be copied instead, to be stored
+                with later ones, or when somebody reads.
 
         Raises:
             StoreFullError: `max_bytes` is reached; the assignments are forgotten.
@@ -222,7 +223,7 @@ class ObservationStore:
                 self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
             try:
-                if may_wait and self._can_wait(writes) and self.waiting.keep(writes):
+                if may_wait and writes and self._can_wait(writes) and self.waiting.keep(writes, may_wait):
                     self.accepted = writes
                 else:
                     self._store([*self.waiting.writes, *writes])

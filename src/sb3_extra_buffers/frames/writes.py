@@ -49,11 +49,20 @@ class Waiting:
         """Bytes of the memory where observations wait, whether they do or not."""
         return sum(memory.nbytes for memory in self._memory)
 
-    def keep(self, writes: list[Write]) -> bool:
-        """Copy the observations of `writes`, which may then be appended; False where there is no room for them."""
+    def keep(self, writes: list[Write], share: float) -> bool:
+        """Copy the observations of `writes`, which may then be appended; False where there is no room for them.
+
+        Args:
+            writes: a row for each of some tables.
+            share: how many rows of a table may wait, at most, of all it has.
+        """
         waiting, n = len(self.writes), len(writes)
-        if waiting + n > _ROWS * n or (waiting + n) * sum([write.obs.nbytes for write in writes]) > _BYTES * n:
+        rows = waiting // n + 1
+        if rows > _ROWS or rows * sum([write.obs.nbytes for write in writes]) > _BYTES:
             return False
+        for write in writes:
+            if rows > share * len(write.table.stored):
+                return False
         for i, write in enumerate(writes, waiting):
             if i == len(self._memory):
                 self._memory.append(np.empty_like(write.obs))

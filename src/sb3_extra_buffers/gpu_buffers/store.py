@@ -116,7 +116,7 @@ class DeviceObservations(ObservationStore):
         self.begin_anew()
         self._mirrored.forget_mirror()
 
-    def prepare(self, may_wait: bool = False) -> None:
+    def prepare(self, may_wait: float = 0) -> None:
         """Store as `ObservationStore` does, and check that the device's heap is large enough.
 
         Raises:
@@ -380,7 +380,7 @@ class DenseObservations(DeviceObservations):
         cells = sum(table.ids.size for table in self.tables)
         self._dense.reserve(cells + 2 * self.streams)
 
-    def prepare(self, may_wait: bool = False) -> None:
+    def prepare(self, may_wait: float = 0) -> None:
         """Store as `ObservationStore` does, at once: the device gets what is added when it is added."""
         ObservationStore.prepare(self)
 
