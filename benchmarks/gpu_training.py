@@ -120,7 +120,7 @@ def _compare(make: Callable[[Any], Any], classes: dict[str, Any], quick: bool) -
     steps = (130 if quick else 640) * make(None).n_envs  # of PPO five rollouts
     speeds: dict[str, list[float]] = {name: [] for name in classes}
     weights: dict[str, Any] = {}
-    for i in range(1 if quick else 10):  # the first round warms up
+    for i in range(1 if quick else 16):  # the first round warms up
         for name, buffer_class in list(classes.items())[:: 1 if i % 2 else -1]:
             model = make(buffer_class)
             start = time.perf_counter()
