@@ -286,18 +286,19 @@ def gpu(data: Data) -> dict[str, str]:
     """`make bench-gpu`."""
     about, mem, decode, add = data["about"], data["memory"], data["decode"], data["add"]
     versions = about["versions"]
-    samples = [
+    samples, minima = (
         [
-            f"{each['batch']:,}",
-            with_unit(each["delta_ms"], 2, "ms"),
-            with_unit(each["none_ms"], 2, "ms"),
-            with_unit(each["bare_ms"], 2, "ms"),
-            with_unit(each["sb3_ms"], 2, "ms") if "sb3_ms" in each else "",
-            times(each["delta_ms"] / each["none_ms"]),
-            times(each["delta_ms"] / each["bare_ms"]),
+            [
+                f"{each['batch']:,}",
+                *(with_unit(each[f"{name}_{ms}"], 2, "ms") for name in ("delta", "none", "bare")),
+                with_unit(each[f"sb3_{ms}"], 2, "ms") if f"sb3_{ms}" in each else "",
+                *(times(each[f"delta_{ms}"] / each[f"{name}_{ms}"]) for name in ("none", "bare")),
+                times(each[f"sb3_{ms}"] / each[f"delta_{ms}"]) if f"sb3_{ms}" in each else "",
+            ]
+            for each in data["sample"]
         ]
-        for each in data["sample"]
-    ]
+        for ms in ("ms", "ms_of_minima")
+    )
     short = [
         [
             f"{each['batch']:,}",
@@ -351,9 +352,11 @@ def gpu(data: Data) -> dict[str, str]:
             ]
         )
     header = ["sample of", "`delta`", "`none`", "bare `tensor[i, e]`", "SB3 to the GPU"]
+    header += ["`delta` : `none`", "`delta` : bare", "SB3 : `delta`"]
     return {
         "short": table(["sample of", "ours, `delta`", "ours, `none` (dense)", "SB3, to the GPU"], short),
-        "samples": table([*header, "`delta` : `none`", "`delta` : bare"], samples),
+        "samples": table(header, samples),
+        "minima": table(header, minima),
         "rest": table(["", ""], rows),
         "training": table(["recorded Pong", "SB3's buffer", "ours", "speed", "weights"], trainings),
         "share": share(mem["share_of_dense"]),

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interrupting import interrupts
 from kinds import steps
+from stable_baselines3.common.buffers import RolloutBuffer
 from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, can_sample, sample
 
-from sb3_extra_buffers.compressed import observations
+from sb3_extra_buffers.compressed import compressed_class, observations
+from sb3_extra_buffers.frames import ObservationStore
 from sb3_extra_buffers.frames.store import FrameStore
 from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer
 
@@ -33,6 +35,18 @@ def planned(twin: Twin, rows: int = 9, **ours: Any) -> tuple[Any, Any]:
 
 def n_waiting(buffer: Any) -> int:
     return max(len(store.waiting.writes) for store in buffer._stores.values())
+
+
+def assert_counted(buffer: Any, *, lost: bool = False) -> None:
+    """Assert that every frame is counted once for each who has it; if some may be lost, at least."""
+    for store in buffer._stores.values():
+        store.collect()
+        ids = [store.frames.recent_ids.reshape(-1), *(table.ids.reshape(-1) for table in store.tables)]
+        counted, held = (
+            store.frames.counts,
+            np.bincount(np.concatenate(ids).astype(int), minlength=len(store.frames.counts)),
+        )
+        assert (counted[1:] >= held[1:]).all() if lost else (counted[1:] == held[1:]).all()
 
 
 def saved(buffer: Any, folder: Path) -> Any:
@@ -65,6 +79,7 @@ def test_whatever_reads(twin: Twin, tmp_path_factory: pytest.TempPathFactory, da
             twin.add(ours, step)
             twin.add(sb3, step)
         READS[name](ours, sb3, folder)
+    assert_counted(ours)
 
 
 @pytest.mark.parametrize("twin", ALL, ids=lambda twin: twin.ours.__name__)
@@ -107,7 +122,10 @@ def test_views_show_it() -> None:
         np.testing.assert_array_equal(views[0][:, ours.pos - 1], views[1][:, sb3.pos - 1])
 
 
-@pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"], GPU], ids=lambda twin: twin.ours.__name__)
+REFUSING = [TWINS["replay"], TWINS["dict-replay"], TWINS["her"], GPU]
+
+
+@pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
 def test_no_memory(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     """When it is stored, at last, there is no memory: who reads is told, and nothing is lost."""
     ours, sb3 = planned(twin, 7)
@@ -118,7 +136,7 @@ def test_no_memory(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
                 patch.setattr(FrameStore, "put_blocks", no_memory)
                 if n_waiting(ours):
                     with pytest.raises(MemoryError):
-                        ours.sample(3)
+                        ours.memory_usage()
             before = ours.pos
             try:
                 twin.add(ours, step)
@@ -131,15 +149,18 @@ def test_no_memory(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
             assert_same_arrays(ours, sb3)
     assert refused > 3
     assert_same_arrays(ours, sb3)
+    assert_counted(ours)
 
 
-def no_memory(*args: Any) -> Any:
+def no_memory(frames: FrameStore, blocks: Any, streams: Any, gone: Any = ()) -> Any:
+    for ids in gone:
+        frames.release(ids)
     raise MemoryError
 
 
 @pytest.mark.parametrize("method", ["delta", "zstd3"])
 @pytest.mark.parametrize("reads", [True, False])
-@pytest.mark.parametrize("twin", [TWINS["replay"], TWINS["dict-replay"], GPU], ids=lambda twin: twin.ours.__name__)
+@pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
 def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None:
     """By who reads, or by the `add` that finds no room to wait: at any instruction."""
     given = (twin.default_kind, 4, N_ENVS)
@@ -155,7 +176,7 @@ def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None
         assert n_waiting(ours) == 8  # of the last four steps
 
         def act(ours: Any = ours) -> None:
-            ours.sample(2) if reads else twin.add(ours, tenth)
+            ours.memory_usage() if reads else twin.add(ours, tenth)
 
         interrupted = interrupts(act, where, ("sb3_extra_buffers",))
         added = ours.pos != sb3.pos
@@ -166,8 +187,61 @@ def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None
             twin.add(ours, step)
             twin.add(sb3, step)
         assert_same_arrays(ours, sb3)
+        assert_counted(ours, lost=True)  # if it came just after some were stored: memory, no observation
         where += 31
     assert outcomes == ({(True, False), (False, False)} if reads else {(True, False), (True, True), (False, True)})
+
+
+@pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
+@pytest.mark.parametrize("during", ["put_blocks", "publish"])
+def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler reads: that is refused where rows are about to be stored, and does no harm."""
+    ours, sb3 = planned(twin, 7)
+    refused = 0
+
+    def interrupted(owner: Any, name: str) -> None:
+        usual = getattr(owner, name)
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            nonlocal refused
+            for store in ours._stores.values():
+                if store.waiting.writes and (store.storing or store.prepared or store.accepted):
+                    refused += 1
+                    with pytest.raises(RuntimeError, match="handler of a signal"):
+                        pickle.dumps(ours)
+            return usual(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, step)
+
+    interrupted(*((FrameStore, during) if during == "put_blocks" else (ObservationStore, during)))
+    for step in steps(twin.default_kind, N_ENVS, 23):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+    assert refused > 3
+    assert_same_arrays(ours, sb3)
+    assert_counted(ours)
+
+
+class Beyond(RolloutBuffer):
+    """Writes where there is no row, too."""
+
+    def add(self, obs: Any, *args: Any) -> None:
+        self.observations[self.pos + 1] = obs
+        super().add(obs, *args)
+
+
+def test_a_row_that_there_is_not() -> None:
+    twin = TWINS["rollout"]
+    ours, sb3 = (cls(**twin.arguments(twin.default_kind, 9, N_ENVS)) for cls in (compressed_class(Beyond), Beyond))
+    for i, step in enumerate(steps(twin.default_kind, N_ENVS, 9)):
+        for buffer in (ours, sb3):
+            if i < 8:
+                twin.add(buffer, step)
+                continue
+            with pytest.raises(IndexError, match="out of bounds"):
+                twin.add(buffer, step)
+    assert_same_arrays(ours, sb3)
+    assert_counted(ours)
 
 
 @pytest.mark.parametrize("limit", ["max_bytes", "spill_dir", "heap_bytes"])
@@ -183,7 +257,7 @@ def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "rows", "wait"), [("replay", 2000, 0), ("replay", 5000, 2), ("rollout", 128, 4)])
 def test_how_many_rows_wait(name: str, rows: int, wait: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observations, "WAITING", (1 / 32, 1 / 2048))
+    monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 2048, "rollout": 1 / 32})
     twin = TWINS[name]
     ours, _ = planned(twin, rows)
     found = []

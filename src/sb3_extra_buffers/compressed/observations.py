@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the first `add` or `sample` sets."""
 _ENV = {"env"}
-WAITING = (1 / 32, 1 / 2048)
-"""Rows that may wait to be stored, of all: of a rollout, which is read whole and begun anew; of a ring."""
+WAITING = {"replay": 1 / 2048, "rollout": 1 / 32}
+"""Rows that may wait to be stored, of all. A rollout has few of them, and the memory of its batches is larger."""
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -205,8 +205,9 @@ class CompressedObservations(Described):
                 for store in stores:
                     store.begin()
                 super().add(*checked, **kwargs)  # type: ignore[misc]
+                may_wait = WAITING["replay" if hasattr(self, "next_observations") else "rollout"]
                 for store in stores:
-                    store.prepare(WAITING[hasattr(self, "next_observations")])
+                    store.prepare(may_wait)
                 is_stored = True
                 for store in stores:
                     store.publish()

@@ -102,6 +102,7 @@ class ObservationStore:
         self.accepted: list[Write] = []
         self.prepared: list[Write] = []
         self.waiting = Waiting()
+        self.storing = False
         self._settings = {
             "compression_kwargs": dict(compression_kwargs or {}),
             "decompression_kwargs": dict(decompression_kwargs or {}),
@@ -180,6 +181,7 @@ class ObservationStore:
 
     def assign(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
         """Store checked observations `[n, *obs_shape]` at `table.ids[index]`; after `begin`, when `publish` comes."""
+        table.check(index)
         write = Write(table, index, self._narrowed(obs), streams)
         if self.staged is not None:
             self.staged.append(write)
@@ -200,6 +202,7 @@ class ObservationStore:
 
     def stage(self, table: IdTable, row: int, obs: NDArray[Any]) -> None:
         """Assign a row, `[streams, *obs_shape]`, between `begin` and `publish`."""
+        table.check(row)
         self.staged.append(Write(table, row, self._narrowed(obs), self.row_streams))  # type: ignore[union-attr]
 
     def begin(self) -> None:
@@ -247,18 +250,31 @@ class ObservationStore:
             if write.streams is not self.row_streams:
                 groups = [[write] for write in writes]
                 break
-        for group in groups if writes else ():
-            blocks = [self.layout.split(write.obs) for write in group]
-            ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
-            for i, write in enumerate(group):
-                write.ids = ids[i]
-            self.prepared += group
+        try:
+            self.storing = True
+            for group in groups if writes else ():
+                blocks = [self.layout.split(write.obs) for write in group]
+                ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
+                for i, write in enumerate(group):
+                    write.ids = ids[i]
+                self.prepared += group
+        finally:
+            self.storing = False
 
     def flush(self) -> None:
-        """Store what waits, for somebody who reads."""
+        """Store what waits, for somebody who reads.
+
+        Raises:
+            RuntimeError: this thread is about to do so, and somebody reads meanwhile.
+        """
         if not self.waiting.writes:
             return
         with self.lock:
+            if self.storing or self.prepared or self.accepted:
+                raise RuntimeError(
+                    "observations are read in the middle of a call that stores some, on the same thread, as from the "
+                    "handler of a signal: note there that it came, and read them when the step is done"
+                )
             is_stored = False
             try:
                 self._store(self.waiting.writes)
@@ -403,7 +419,7 @@ class ObservationStore:
         def follow() -> None:
             self.layout, self.codec, self.frames = layout, codec, frames
             for table, ids, parts in zip(tables, new_ids, new_parts, strict=True):
-                table.ids, table.parts = ids, parts
+                table.stored, table.parts = ids, parts
 
         try:
             self.budget.owners.discard(old)
@@ -448,10 +464,6 @@ class IdTable:
         self.store.flush()
         return self.stored
 
-    @ids.setter
-    def ids(self, ids: Ids) -> None:
-        self.stored = ids
-
     @property
     def nbytes(self) -> int:
         """Bytes of the ids."""
@@ -468,6 +480,10 @@ class IdTable:
     def parts_of(self, ids: Ids) -> NDArray[np.uint32]:
         """Return after which mark each part of new `ids` was written: the last one."""
         return np.full(-(-len(ids) // self.part), self.marks, np.uint32)
+
+    def check(self, index: Any) -> None:
+        """Raise `IndexError` as NumPy does if there is no such place."""
+        self.stored[index]
 
     def touch(self, index: int | tuple[int, ...] | None = None) -> None:
         """Say that ids are about to be written: those at `index`, or any."""

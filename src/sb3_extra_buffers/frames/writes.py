@@ -42,12 +42,12 @@ class Waiting:
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
-        self._memory: list[NDArray[Any]] = []  # for the observations of each
+        self._memory: list[tuple[Any, NDArray[Any]]] = []  # for the observations of each; how those lay
 
     @property
     def nbytes(self) -> int:
         """Bytes of the memory where observations wait, whether they do or not."""
-        return sum(memory.nbytes for memory in self._memory)
+        return sum(memory.nbytes for _, memory in self._memory)
 
     def keep(self, writes: list[Write], share: float) -> bool:
         """Copy the observations of `writes`, which may then be appended; False where there is no room for them.
@@ -64,10 +64,9 @@ class Waiting:
             if rows > share * len(write.table.stored):
                 return False
         for i, write in enumerate(writes, waiting):
-            if i == len(self._memory):
-                self._memory.append(np.empty_like(write.obs))
-            elif self._memory[i].strides != write.obs.strides or self._memory[i].dtype != write.obs.dtype:
-                self._memory[i] = np.empty_like(write.obs)  # in the order of the observations: a fast copy
-            np.copyto(self._memory[i], write.obs)
-            write.obs = self._memory[i]
+            obs = write.obs
+            if i >= len(self._memory) or self._memory[i][0] != obs.strides:
+                self._memory[i:] = [(obs.strides, np.empty_like(obs))]  # it lies as they do: a fast copy
+            write.obs = self._memory[i][1]
+            np.copyto(write.obs, obs)
         return True
