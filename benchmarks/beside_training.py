@@ -32,6 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "beside_training.json"
 BATCHES = (32, 128, 256)
 ALONE = "ours, one thread"
 ADDS = 10
+ROWS = 8_192  # of the ring
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def main() -> None:
 
 def measure(recording: Recording, rounds: int) -> dict[str, dict[str, float]]:
     """Return the median seconds of each buffer's calls, by measure."""
-    rows, n_envs = len(recording) * 3 // 4, recording.n_envs
+    rows, n_envs = ROWS, recording.n_envs
     given = (rows * n_envs, recording.observation_space, recording.action_space, "cpu", n_envs)
     sb3, ours = ReplayBuffer(*given), CompressedReplayBuffer(*given)
     stream = recording.endless()

@@ -214,8 +214,8 @@ class ObservationStore:
         """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
 
         Args:
-            may_wait: of so many rows of a table, as a share of all, observations may be copied instead, to be stored
-                with later ones, or when somebody reads.
+            may_wait: if some rows are at most this part of a table, they may be copied instead, to be stored with
+                later ones, or when somebody reads.
 
         Raises:
             StoreFullError: `max_bytes` is reached; the assignments are forgotten.

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sb3_extra_buffers.frames.observations import IdTable
     from sb3_extra_buffers.frames.store import Ids
 
-_ROWS = 4  # that wait, at most: more gain little
-_BYTES = 1 << 20  # of their observations, at most
+_ROWS = 4  # that wait: more gain little, and fewer do not make up for the copy
+_BYTES = 1 << 21  # of their observations, at most
 
 
 class Write:
@@ -54,15 +54,15 @@ class Waiting:
 
         Args:
             writes: a row for each of some tables.
-            share: how many rows of a table may wait, at most, of all it has.
+            share: rows of a table may wait where they are at most this part of all it has.
         """
-        waiting, n = len(self.writes), len(writes)
-        rows = waiting // n + 1
-        if rows > _ROWS or rows * sum([write.obs.nbytes for write in writes]) > _BYTES:
-            return False
+        waiting, n_bytes = len(self.writes), 0
         for write in writes:
-            if rows > share * len(write.table.stored):
+            n_bytes += write.obs.nbytes
+            if share * len(write.table.stored) < _ROWS:
                 return False
+        if waiting >= _ROWS * len(writes) or _ROWS * n_bytes > _BYTES:
+            return False
         for i, write in enumerate(writes, waiting):
             obs = write.obs
             if i >= len(self._memory) or self._memory[i][0] != obs.strides:
