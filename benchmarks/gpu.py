@@ -196,7 +196,7 @@ def measure_decode(buffer: GpuReplayBuffer, rounds: int) -> dict[str, float]:
     chosen = torch.from_numpy(np.random.default_rng(0).permutation(ids)).to(buffer.buffer_device)
     out = torch.empty((len(ids), mirror.frame_bytes), dtype=torch.uint8, device=chosen.device)
     floats = torch.empty_like(out, dtype=torch.float32)
-    all_of_them = len(chosen), chosen, None
+    all_of_them = len(chosen), 1, chosen, None
     mirror.decode(*all_of_them, (out,), False, False)
     target = torch.empty_like(out)
     seconds = {
@@ -251,7 +251,7 @@ def measure_nvcomp(recording: Recording, buffer: GpuReplayBuffer, rounds: int) -
     mirror, ids = stored_frames(buffer)
     chosen = torch.from_numpy(ids[:count]).to(buffer.buffer_device)
     out = torch.empty((count, mirror.frame_bytes), dtype=torch.uint8, device=chosen.device)
-    seconds = in_turns({"delta": lambda: mirror.decode(len(chosen), chosen, None, (out,), False, False)}, rounds, 3)
+    seconds = in_turns({"delta": lambda: mirror.decode(len(chosen), 1, chosen, None, (out,), False, False)}, rounds, 3)
     share = buffer.device_usage().total_bytes / (len(ids) * mirror.frame_bytes)
     results["delta, keys and tables included"] = {"ms": seconds["delta"] * 1e3, "share_of_raw": share}
     return results

@@ -78,28 +78,35 @@ def test_decode(size: int, options: dict[str, Any], kernel_device: torch.device)
     assert torch.equal(got.cpu(), torch.from_numpy(wanted))
 
 
+@pytest.mark.parametrize("stack", [1, 2, 3])
+@pytest.mark.parametrize("placed", [True, False])
 @pytest.mark.parametrize("n_fields", range(6))
 @pytest.mark.parametrize("pinned", [False, pytest.param(True, marks=pytest.mark.gpu)])
-def test_fields_are_filled_in_the_same_launch(n_fields: int, pinned: bool, kernel_device: torch.device) -> None:
+def test_fields_are_filled_in_the_same_launch(
+    n_fields: int, placed: bool, stack: int, pinned: bool, kernel_device: torch.device
+) -> None:
     """Numbers and fields lie on the device, or in pinned memory of the host."""
     keys, frames = some_frames(63, kernel_device)
     heap, table = as_heap(delta_encode_reference(frames, keys, torch.arange(3, device=kernel_device)))
-    ids = torch.tensor([[5, 0], [3, 3], [1, 4]], dtype=torch.int32, device=kernel_device)
-    for n in (0, 1, 300, 301):  # the second launch goes the short way, with another number of orders
-        places = torch.arange(n, dtype=torch.int32) % 3
+    ids = torch.tensor([[5, 0, 1], [3, 3, 0], [1, 4, 2]], dtype=torch.int32)[:, :stack].contiguous()
+    for n in (0, 1, 100, 101):  # the second launch goes the short way, with another number of orders
+        places = torch.arange(2 * n, dtype=torch.int32) % 3
+        chosen = ids[places.long()]
         arrays = [torch.arange(n * (2 + i), dtype=torch.float64).view(n, 2 + i) - i for i in range(n_fields)]
-        enclosed = transfer.enclose([places.numpy()], [array.numpy() for array in arrays], kernel_device)
+        numbers = (places if placed else chosen).numpy()
+        enclosed = transfer.enclose([numbers], [array.numpy() for array in arrays], kernel_device)
         data = enclosed.memory.cpu()
-        outs = [torch.empty((n, 63), dtype=torch.uint8, device=kernel_device) for _ in range(2)]
+        memory = data.pin_memory() if pinned else data.to(kernel_device)
+        outs = [torch.empty((n * stack, 63), dtype=torch.uint8, device=kernel_device) for _ in range(2)]
         decode_and_fill(
-            decode_launch(63, 2, torch.uint8, False),
-            *(2 * n, heap, table, ids, enclosed.memory, keys, outs),
+            decode_launch(63, stack, placed, torch.uint8, False),
+            *(2 * n, heap, table, ids.to(kernel_device) if placed else memory, memory, keys, outs),
             enclosed.fields,
-            data.pin_memory() if pinned else data.to(kernel_device),
+            memory,
             *enclosed[2:],
         )
-        chosen = ids[places.to(kernel_device).long()].view(-1)
-        assert torch.equal(torch.cat(outs), delta_decode_reference(heap, table, chosen, keys, 63))
+        wanted = delta_decode_reference(heap, table, chosen.view(-1).to(kernel_device), keys, 63)
+        assert torch.equal(torch.cat(outs), wanted)
         for field, array in zip(enclosed.fields, arrays, strict=True):
             assert torch.equal(field.cpu(), array)
 

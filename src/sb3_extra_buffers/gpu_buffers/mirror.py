@@ -186,6 +186,7 @@ class Mirror:
     def decode(
         self,
         n: int,
+        stack: int,
         ids: torch.Tensor,
         places: torch.Tensor | None,
         outs: Sequence[torch.Tensor],
@@ -193,21 +194,22 @@ class Mirror:
         normalize: bool,
         enclosed: Enclosed | None = None,
     ) -> None:
-        """Write `n` frames to `outs`: those of `ids` [n], or of `ids[places]`, in order.
+        """Write `n` observations to `outs`: those of `ids` [n, stack], or of `ids[places]`, in order.
 
         Args:
             n: how many.
+            stack: frames of each.
             ids: int32.
             places: int32, or None.
             outs: a contiguous tensor of exactly the bytes of the frames, four times as many for floats. Where
-                `by_kernel` is true, it may be two, for one half of the frames each.
+                `by_kernel` is true, it may be two, for one half of the observations each.
             in_floats: write each byte as a float32 number.
             normalize: divide it by 255.
             enclosed: fields to fill as well, where `by_kernel` is true.
         """
         dtype = torch.float32 if in_floats else torch.uint8
         if self.by_kernel:  # what `delta_decode` does, without its checks: these tensors are right
-            launch = decode_launch(self.frame_bytes, 0 if places is None else ids.shape[1], dtype, normalize)
+            launch = decode_launch(self.frame_bytes, stack, places is not None, dtype, normalize)
             tensors = self.heap, self.table, ids, ids if places is None else places, self.keys, outs
             if enclosed is None:
                 decode_and_fill(launch, n, *tensors)

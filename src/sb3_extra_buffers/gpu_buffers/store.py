@@ -290,7 +290,7 @@ class DeviceObservations(ObservationStore):
         outs = [mirror.batch(size) for size in (sizes if halves else (n,))]
         ids, places = (self._device_ids, numbers) if are_places else (numbers, None)
         assert ids is not None
-        mirror.decode(n * self.layout.stack, ids, places, outs, reading.in_floats, reading.normalize, enclosed)
+        mirror.decode(n, self.layout.stack, ids, places, outs, reading.in_floats, reading.normalize, enclosed)
         if reading.moved:
             outs = [obs.movedim(1, -2).contiguous().view(len(obs), *self.obs_shape) for obs in outs]
         if not reading.done:

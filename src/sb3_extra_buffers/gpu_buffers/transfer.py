@@ -17,7 +17,6 @@ from sb3_extra_buffers.gpu_buffers.utils import numpy_dtype_to_torch
 _PIECES = {1 << 13: 256, 1 << 15: 64, 1 << 17: 16, 1 << 19: 8}
 """Bytes of the pinned memory of one transfer: how many such pieces."""
 _LARGEST = max(_PIECES)
-_READ_THERE = 1 << 13  # bytes that kernels read in pinned memory: of so few a copy takes longer
 _CHUNK = 2048  # bytes of a field that one program copies
 _REMEMBERED = 1024  # forms of batches
 
@@ -32,7 +31,7 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torc
     for array in arrays:
         starts.append(end)
         end += aligned(array.nbytes)
-    packed, memory, _ = _staging(device).piece(end)
+    packed, memory = _staging(device).piece(end)
     for array, start in zip(arrays, starts, strict=True):
         np.ndarray(array.shape, array.dtype, memory, start)[...] = array
     sent = packed.to(device, non_blocking=True)
@@ -49,12 +48,18 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torc
 
 def for_kernels(data: Bytes, device: torch.device) -> torch.Tensor:
     """Return bytes where the kernels read them that are launched next: in pinned memory, or on `device`."""
-    if device.type != "cuda":
-        return torch.from_numpy(data).to(device)
-    packed, memory, _ = _staging(device).piece(len(data))
+    packed, memory = _staging(device).piece(len(data))
     memory[: len(data)] = data
-    # Memory that is not of a ring is torch's to give out again, which does not know who else reads it.
-    return packed if len(data) <= _LARGEST else packed.to(device, non_blocking=True)
+    return _readable(packed, device)
+
+
+def _readable(packed: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return filled memory where kernels can read it: a ring's as it is, which takes less time than to copy it.
+
+    Other pinned memory is torch's to give out again, which does not know who else reads it.
+    """
+    of_a_ring = device.type == "cuda" and packed.nbytes <= _LARGEST
+    return packed if of_a_ring else packed.to(device, non_blocking=True)
 
 
 class Enclosed(NamedTuple):
@@ -76,9 +81,6 @@ class Enclosed(NamedTuple):
 def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], device: torch.device) -> Enclosed:
     """Put numbers, one after another, and arrays where a kernel that is launched next on `device` can read them.
 
-    More than a few kilobytes are copied there: kernels can read pinned memory, but where many programs each read a
-    number of their own, that takes longer than the copy.
-
     Args:
         numbers: what the kernel decodes.
         arrays: the fields.
@@ -91,7 +93,7 @@ def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], dev
     if outline is None:
         outline = remember(staging.outlines, form, _outline(first, arrays, device))
     size, starts, forms, orders, n_orders = outline
-    packed, memory, there = staging.piece(size)
+    packed, memory = staging.piece(size)
     room = memory.data
     at = 0
     for one in numbers:
@@ -99,11 +101,7 @@ def enclose(numbers: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]], dev
         at += one.nbytes
     for array, start in zip(arrays, starts, strict=True):
         room[start : start + array.nbytes] = np.asarray(array).tobytes()  # of masked ones too, as SB3 does
-    if there is None:
-        packed = packed.to(device, non_blocking=True)
-    elif size > _READ_THERE:
-        packed = there.copy_(packed, non_blocking=True)
-    return Enclosed(packed, [*map(new_like, forms)], orders, n_orders)
+    return Enclosed(_readable(packed, device), [*map(new_like, forms)], orders, n_orders)
 
 
 def remember(kept: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -159,7 +157,6 @@ class _Piece(NamedTuple):
 
     packed: torch.Tensor
     memory: NDArray[np.uint8]  # the same
-    there: torch.Tensor | None  # of that size on the device; until the next one is sent, which may be queued behind
 
 
 class _Unpinned:
@@ -171,7 +168,7 @@ class _Unpinned:
     def piece(self, n: int) -> _Piece:
         """Return at least `n` bytes."""
         packed = torch.empty(n, dtype=torch.uint8)
-        return _Piece(packed, packed.numpy(), None)
+        return _Piece(packed, packed.numpy())
 
 
 class _Pinned:
@@ -194,7 +191,7 @@ class _Pinned:
                     self.rings[size] = _Ring(size, _PIECES[size], self.index)
                 return self.rings[size].piece()
         packed = torch.empty(n, dtype=torch.uint8, pin_memory=True)  # torch waits before it gives it out again
-        return _Piece(packed, packed.numpy(), None)
+        return _Piece(packed, packed.numpy())
 
 
 class _Ring:
@@ -204,9 +201,8 @@ class _Ring:
         self.index = index
         pieces = torch.empty((n, size), dtype=torch.uint8, pin_memory=True).unbind()
         # Kernels read it, which torch does not see. After a copy it waits for this stream before it gives it out again.
-        with torch.inference_mode(False):  # tensors made in that mode may not be written to outside
-            there = pieces[0].to(torch.device("cuda", index), non_blocking=True)
-        self.pieces = [_Piece(piece, piece.numpy(), there) for piece in pieces]
+        pieces[0].to(torch.device("cuda", index), non_blocking=True)
+        self.pieces = [_Piece(piece, piece.numpy()) for piece in pieces]
         self.half = n // 2
         self.done: list[torch.cuda.Event | None] = [None, None]
         self.at = 0

@@ -67,17 +67,17 @@ def delta_decode(
     if dtype not in (torch.uint8, torch.float32) or (normalize and dtype != torch.float32):
         raise ValueError(f"frames are decoded to uint8 or float32, normalized ones to float32, not {dtype}")
     stack = 1 if places is None else ids.shape[1]
-    n = len(ids) if places is None else len(places) * stack
+    n = len(ids if places is None else places)
     if out is None:
-        out = torch.empty((n, frame_bytes), dtype=dtype, device=heap.device)
-    if out.nbytes != n * frame_bytes * dtype.itemsize or not out.is_contiguous():
-        raise ValueError(f"{n} frames of {frame_bytes} values do not fill {out.dtype} {tuple(out.shape)}")
+        out = torch.empty((n * stack, frame_bytes), dtype=dtype, device=heap.device)
+    if out.nbytes != n * stack * frame_bytes * dtype.itemsize or not out.is_contiguous():
+        raise ValueError(f"{n * stack} frames of {frame_bytes} values do not fill {out.dtype} {tuple(out.shape)}")
     if not use_triton(heap):
         chosen = ids if places is None else ids[places.long()].view(-1)
         frames = delta_decode_reference(heap, table, chosen, keys, frame_bytes, dtype=dtype, normalize=normalize)
         out.view(-1).view(dtype).copy_(frames.view(-1))
         return out
-    launch = decode_launch(frame_bytes, 0 if places is None else stack, dtype, normalize)
+    launch = decode_launch(frame_bytes, stack, places is not None, dtype, normalize)
     decode_and_fill(launch, n, heap, table, ids, ids if places is None else places, keys, (out,))
     return out
 
@@ -96,17 +96,17 @@ def decode_and_fill(
     orders: torch.Tensor | None = None,
     n_orders: int = 0,
 ) -> None:
-    """Decode `n` frames, and copy pieces of `data` into `fields`, in one launch. Nothing is checked.
+    """Decode `n` observations, and copy pieces of `data` into `fields`, in one launch. Nothing is checked.
 
     Args:
         launch: of `decode_launch`.
-        n: how many frames.
+        n: how many observations, of as many frames as the launch is for.
         heap: as of `delta_decode`.
         table: likewise.
         ids: likewise; it may lie in pinned memory, as `places` and `data` may.
         places: likewise; not read where the launch is for ids alone.
         keys: likewise.
-        outs: one tensor to write to, or two: the second one gets the second half of the frames.
+        outs: one tensor to write to, or two: the second one gets the second half of the observations.
         fields: at most five contiguous tensors.
         data: bytes.
         orders: as those of `scatter`, int64 `[n_orders, 4]`, in a tensor of their own.
@@ -119,12 +119,13 @@ def decode_and_fill(
 
 
 @functools.cache
-def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: bool) -> Launch:
+def decode_launch(frame_bytes: int, stack: int, placed: bool, dtype: torch.dtype, normalize: bool) -> Launch:
     """Return the launch for `decode_and_fill`.
 
     Args:
         frame_bytes: size of a frame.
-        stack: of `ids`; 0 where there are no `places`, which are then not read.
+        stack: frames of an observation, which one program decodes: reading numbers in pinned memory takes longest.
+        placed: whether `places` say which rows of `ids`; else they are not read.
         dtype: as of `delta_decode`.
         normalize: likewise.
     """
@@ -144,7 +145,9 @@ def decode_launch(frame_bytes: int, stack: int, dtype: torch.dtype, normalize: b
             *(torch.int32 if by_words else dtype,) * 2,
         ),
         calls=_CALLS,
+        PLACED=placed,
         STACK=stack,
+        LANES=max(2, 1 << (stack - 1).bit_length()),
         FRAME_BYTES=frame_bytes,
         N_WORDS=n_words,
         POSITION=position_bytes(frame_bytes),
@@ -208,7 +211,9 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     out,
     n_orders,
     n_first,
+    PLACED: tl.constexpr,
     STACK: tl.constexpr,
+    LANES: tl.constexpr,
     FRAME_BYTES: tl.constexpr,
     N_WORDS: tl.constexpr,
     POSITION: tl.constexpr,
@@ -223,76 +228,80 @@ def _delta_decode_kernel(  # type: ignore[no-untyped-def] # Triton reads annotat
     if program < n_orders:
         carry_out(data, orders + 4 * program, field_0, field_1, field_2, field_3, field_4, COPY)
         return
-    frame = program - n_orders
-    chosen = frame
-    if STACK > 0:
-        chosen = tl.load(places + frame // STACK).to(tl.int64) * STACK + frame % STACK
-    entry = table + 2 * tl.load(ids + chosen).to(tl.int64)
-    start = tl.load(entry)
-    length = tl.load(entry + 1) & 0xFFFFFFFF
-    reference = tl.load(entry + 1) >> 32
-    if frame >= n_first:
-        frame -= n_first
+    observation = program - n_orders
+    chosen = observation
+    if PLACED:
+        chosen = tl.load(places + observation).to(tl.int64)
+    lane = tl.arange(0, LANES)
+    numbers = tl.load(ids + chosen * STACK + lane, mask=lane < STACK, other=0).to(tl.int64)  # all in one read
+    if observation >= n_first:
+        observation -= n_first
         out = second_out
-    if WORDS:
-        row = out + frame * N_WORDS
-        if length == FRAME_BYTES:
-            for base in range(0, N_WORDS, BLOCK):
-                w = base + tl.arange(0, BLOCK)
-                inside = w < N_WORDS
-                at = heap + start + 4 * w
-                word = tl.load(at, mask=inside, other=0).to(tl.int32)
-                word |= tl.load(at + 1, mask=inside, other=0).to(tl.int32) << 8
-                word |= tl.load(at + 2, mask=inside, other=0).to(tl.int32) << 16
-                word |= tl.load(at + 3, mask=inside, other=0).to(tl.int32) << 24
-                tl.store(row + w, word, mask=inside)
-        else:
-            for base in range(0, N_WORDS, BLOCK):
-                w = base + tl.arange(0, BLOCK)
-                inside = w < N_WORDS
-                tl.store(row + w, tl.load(keys + reference * N_WORDS + w, mask=inside, other=0), mask=inside)
-    else:
-        row = out + frame * FRAME_BYTES
-        source = keys + reference * (4 * N_WORDS)
-        if length == FRAME_BYTES:
-            source = heap + start
-        for base in range(0, FRAME_BYTES, BLOCK):
-            b = base + tl.arange(0, BLOCK)
-            inside = b < FRAME_BYTES
-            value = tl.load(source + b, mask=inside, other=0)
-            if FLOAT:
-                value = value.to(tl.float32)
-                if NORMALIZE:
-                    value = tl.math.div_rn(value, 255.0)
-            tl.store(row + b, value, mask=inside)
-    if length < FRAME_BYTES:
-        tl.debug_barrier()  # the whole key is written before any word of it is patched
-        n = length // (POSITION + 4)
-        for first in range(0, n, PATCH):
-            j = first + tl.arange(0, PATCH)
-            changed = j < n
-            entries = heap + start + POSITION * j
-            place = tl.load(entries, mask=changed, other=0).to(tl.int64)
-            place |= tl.load(entries + 1, mask=changed, other=0).to(tl.int64) << 8
-            if POSITION == 4:
-                place |= tl.load(entries + 2, mask=changed, other=0).to(tl.int64) << 16
-                place |= tl.load(entries + 3, mask=changed, other=0).to(tl.int64) << 24
-            changed &= place < N_WORDS
-            values = heap + start + POSITION * n + 4 * j
-            if WORDS:
-                patch = tl.load(values, mask=changed, other=0).to(tl.int32)
-                patch |= tl.load(values + 1, mask=changed, other=0).to(tl.int32) << 8
-                patch |= tl.load(values + 2, mask=changed, other=0).to(tl.int32) << 16
-                patch |= tl.load(values + 3, mask=changed, other=0).to(tl.int32) << 24
-                tl.store(row + place, patch, mask=changed)
+    for nth in range(STACK):
+        frame = observation * STACK + nth
+        entry = table + 2 * tl.sum(tl.where(lane == nth, numbers, 0), 0)
+        start = tl.load(entry)
+        length = tl.load(entry + 1) & 0xFFFFFFFF
+        reference = tl.load(entry + 1) >> 32
+        if WORDS:
+            row = out + frame * N_WORDS
+            if length == FRAME_BYTES:
+                for base in range(0, N_WORDS, BLOCK):
+                    w = base + tl.arange(0, BLOCK)
+                    inside = w < N_WORDS
+                    at = heap + start + 4 * w
+                    word = tl.load(at, mask=inside, other=0).to(tl.int32)
+                    word |= tl.load(at + 1, mask=inside, other=0).to(tl.int32) << 8
+                    word |= tl.load(at + 2, mask=inside, other=0).to(tl.int32) << 16
+                    word |= tl.load(at + 3, mask=inside, other=0).to(tl.int32) << 24
+                    tl.store(row + w, word, mask=inside)
             else:
-                for k in tl.static_range(4):
-                    byte = tl.load(values + k, mask=changed, other=0)
-                    if FLOAT:
-                        byte = byte.to(tl.float32)
-                        if NORMALIZE:
-                            byte = tl.math.div_rn(byte, 255.0)
-                    tl.store(row + 4 * place + k, byte, mask=changed & (4 * place + k < FRAME_BYTES))
+                for base in range(0, N_WORDS, BLOCK):
+                    w = base + tl.arange(0, BLOCK)
+                    inside = w < N_WORDS
+                    tl.store(row + w, tl.load(keys + reference * N_WORDS + w, mask=inside, other=0), mask=inside)
+        else:
+            row = out + frame * FRAME_BYTES
+            source = keys + reference * (4 * N_WORDS)
+            if length == FRAME_BYTES:
+                source = heap + start
+            for base in range(0, FRAME_BYTES, BLOCK):
+                b = base + tl.arange(0, BLOCK)
+                inside = b < FRAME_BYTES
+                value = tl.load(source + b, mask=inside, other=0)
+                if FLOAT:
+                    value = value.to(tl.float32)
+                    if NORMALIZE:
+                        value = tl.math.div_rn(value, 255.0)
+                tl.store(row + b, value, mask=inside)
+        if length < FRAME_BYTES:
+            tl.debug_barrier()  # the whole key is written before any word of it is patched
+            n = length // (POSITION + 4)
+            for first in range(0, n, PATCH):
+                j = first + tl.arange(0, PATCH)
+                changed = j < n
+                entries = heap + start + POSITION * j
+                place = tl.load(entries, mask=changed, other=0).to(tl.int64)
+                place |= tl.load(entries + 1, mask=changed, other=0).to(tl.int64) << 8
+                if POSITION == 4:
+                    place |= tl.load(entries + 2, mask=changed, other=0).to(tl.int64) << 16
+                    place |= tl.load(entries + 3, mask=changed, other=0).to(tl.int64) << 24
+                changed &= place < N_WORDS
+                values = heap + start + POSITION * n + 4 * j
+                if WORDS:
+                    patch = tl.load(values, mask=changed, other=0).to(tl.int32)
+                    patch |= tl.load(values + 1, mask=changed, other=0).to(tl.int32) << 8
+                    patch |= tl.load(values + 2, mask=changed, other=0).to(tl.int32) << 16
+                    patch |= tl.load(values + 3, mask=changed, other=0).to(tl.int32) << 24
+                    tl.store(row + place, patch, mask=changed)
+                else:
+                    for k in tl.static_range(4):
+                        byte = tl.load(values + k, mask=changed, other=0)
+                        if FLOAT:
+                            byte = byte.to(tl.float32)
+                            if NORMALIZE:
+                                byte = tl.math.div_rn(byte, 255.0)
+                        tl.store(row + 4 * place + k, byte, mask=changed & (4 * place + k < FRAME_BYTES))
 
 
 def delta_encode(frames: torch.Tensor, keys: torch.Tensor, candidates: torch.Tensor) -> Payloads:
