@@ -264,8 +264,9 @@ def encode_kernel(
         last_used[best] = clock[0]
         raw = frame.view(np.uint8)
         if changed * entry >= frame_bytes:
+            whole_frame = data[end : end + frame_bytes]
             for b in range(frame_bytes):
-                data[end + b] = raw[b]
+                whole_frame[b] = raw[b]
             lengths[i] = frame_bytes
             references[i] = 0
         else:
@@ -420,8 +421,9 @@ def decode_kernel(
         if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
             return i
         if length == frame_bytes:
+            whole_frame = heap[start : start + frame_bytes]
             for b in range(frame_bytes):
-                row[b] = heap[start + b]
+                row[b] = whole_frame[b]
             continue
         reference = references[i]
         if reference < 0 or reference >= keys.shape[0] or length % entry != 0:

@@ -316,8 +316,9 @@ def _encode_kernel(
         size = 1 + (n_bits + 7) // 8
         keyless[i] = from_above or size >= frame_bytes
         if size >= frame_bytes:
+            whole_frame = data[written : written + frame_bytes]
             for b in range(frame_bytes):
-                data[written + b] = frame[b]
+                whole_frame[b] = frame[b]
             lengths[i] = frame_bytes
             written += frame_bytes
             continue

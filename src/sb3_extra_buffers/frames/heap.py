@@ -211,8 +211,9 @@ def copy_in_kernel(
         start, at, size = copied[1], copied[2], lengths[i]
         if at + size > end or at >= limit:
             return False
-        for b in range(size):
-            heap[at + b] = data[start + b]
+        target, source = heap[at : at + size], data[start : start + size]
+        for b in range(size):  # from 0: a sum as index is checked for counting from the end, byte by byte
+            target[b] = source[b]
         offsets[i] = at
         alive[at // segment_bytes] += 1
         copied[0] += 1

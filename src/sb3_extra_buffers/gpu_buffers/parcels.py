@@ -96,8 +96,9 @@ def pack_kernel(
         size = rows.size // places.size
         for i in range(places.size):
             orders[n, 0], orders[n, 1], orders[n, 2], orders[n, 3] = IDS, places[i], at, size
+            target, source = parcel[at : at + size], rows[i * size : (i + 1) * size]
             for b in range(size):
-                parcel[at + b] = rows[i * size + b]
+                target[b] = source[b]
             n, at = n + 1, at + size
     n_words = keys.shape[1]
     compared = np.zeros(keys.shape[0], np.uint8)
@@ -114,11 +115,10 @@ def pack_kernel(
             if not same:
                 size = 4 * n_words
                 orders[n, 0], orders[n, 1], orders[n, 2], orders[n, 3] = KEYS, reference * size, at, size
-                for w in range(n_words):
-                    word = keys[reference, w]
-                    sent[reference, w] = word
-                    for b in range(4):
-                        parcel[at + 4 * w + b] = (word >> np.uint32(8 * b)) & np.uint32(255)
+                target, source = parcel[at : at + size], keys[reference].view(np.uint8)
+                for b in range(size):
+                    target[b] = source[b]
+                sent[reference] = keys[reference]
                 n, at = n + 1, at + size
         orders[n, 0], orders[n, 1], orders[n, 2], orders[n, 3] = TABLE, 16 * frame, at, 16
         second = (reference << 32) | length
@@ -127,8 +127,9 @@ def pack_kernel(
             parcel[at + 8 + b] = (second >> (8 * b)) & 255
         n, at = n + 1, at + 16
         orders[n, 0], orders[n, 1], orders[n, 2], orders[n, 3] = HEAP, start, at, length
+        target, source = parcel[at : at + length], heap[start : start + length]
         for b in range(length):
-            parcel[at + b] = heap[start + b]
+            target[b] = source[b]
         n, at = n + 1, at + length
         extent = max(extent, start + length)
     done[0], done[1], done[2] = n, (at + ALIGNMENT - 1) & -ALIGNMENT, extent
