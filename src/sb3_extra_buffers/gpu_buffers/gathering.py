@@ -8,7 +8,6 @@ not read. SB3's code runs unchanged, and the buffer too stays as it is: other th
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sb3_extra_buffers.codecs.base import Ints
 from sb3_extra_buffers.compressed.ahead import REPLAY
 
 _ALL = slice(None)
+_INT64 = np.dtype(np.int64)
 _SETTINGS = ("n_envs", "buffer_size", "optimize_memory_usage")
 
 
@@ -92,7 +92,7 @@ def _arrays(buffer: Any) -> list[Any]:
 
 
 class Cells:
-    """Turns rows and envs into numbers of cells, once for all fields of a batch.
+    """Turns rows and envs, which SB3 has drawn, into numbers of cells, once for all fields of a batch.
 
     Args:
         shape: how many rows and envs there are.
@@ -106,7 +106,7 @@ class Cells:
         self.found: Ints | None = None
 
     def of(self, index: Any) -> Ints | None:
-        """Return the cells of `index`, or None if that is not rows, envs and at most `:`, each numbered from 0."""
+        """Return the cells of `index`, or None if that is not rows, envs and at most `:`."""
         n = len(index) if type(index) is tuple else 0
         if n < 2 or n > 3 or (n == 3 and (type(index[2]) is not slice or index[2] != _ALL)):
             return None
@@ -114,13 +114,12 @@ class Cells:
             rows, envs = self.asked = index[:2]
             self.found = None
             if _are_numbers(rows) and _are_numbers(envs) and len(rows) == len(envs):
-                with suppress(ValueError):  # negative ones, or beyond the end
-                    self.found = np.ravel_multi_index((rows, envs), self.shape)
+                self.found = rows * self.shape[1] + envs  # rows from the end or beyond it are such cells
         return self.found
 
 
 def _are_numbers(array: Any) -> bool:
-    return type(array) is np.ndarray and array.ndim == 1 and array.dtype.kind == "i"
+    return type(array) is np.ndarray and array.ndim == 1 and array.dtype == _INT64
 
 
 class Field:
