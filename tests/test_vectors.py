@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import multiprocessing
 import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +410,155 @@ def test_mixins_between_are_asked() -> None:
     for step in some_steps(4):
         ours.add(*step)
     assert ours.added == 4
+
+
+class Meanwhile(dict[str, Any]):
+    """An info dict that does something when SB3's `add` reads it: when most of the row is written."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.act = act
+
+    def get(self, *args: Any) -> Any:
+        self.act()
+        return False
+
+
+def numbered(i: int) -> list[Any]:
+    """Return a step that has the same number in all of its fields."""
+    n = i % 251
+    fields = (np.full((N_ENVS, 17), n), np.full((N_ENVS, 17), n), np.full((N_ENVS, 6), n), np.full(N_ENVS, n))
+    return [*(field.astype(np.float32) for field in fields), np.zeros(N_ENVS, bool), [{}] * N_ENVS]
+
+
+def assert_whole(batch: Any) -> None:
+    for field in (batch.observations, batch.next_observations, batch.actions):
+        assert torch.equal(field, batch.rewards.expand_as(field))
+
+
+@pytest.mark.parametrize("act", ["sample", "save", "add"])
+@pytest.mark.parametrize("n", [1, ROWS, ROWS + 2])
+def test_another_thread_waits_for_an_add(n: int, act: str, tmp_path: Path) -> None:
+    """Also for one that took no lock: until then, only one thread had to do with the buffer."""
+    ours, done = make(), []
+
+    def other() -> None:
+        if act == "sample":
+            assert_whole(ours.sample(20))
+        elif act == "save":
+            ours.save(tmp_path / "buffer")
+        else:
+            ours.add(*numbered(n + 1))
+        done.append(act)
+
+    def meanwhile() -> None:
+        if not thread.ident:
+            thread.start()
+            thread.join(0.1)
+        assert not done
+
+    thread = threading.Thread(target=other)
+    for i in range(n):
+        ours.add(*numbered(i))
+    ours.add(*numbered(n)[:5], [Meanwhile(meanwhile)] * N_ENVS)
+    thread.join()
+    assert done
+    assert ours.size() == min(n + 1 + (act == "add"), ROWS)
+    assert_whole(ours.sample(20))
+    if act == "save":
+        assert_same_state(type(ours).load(tmp_path / "buffer"), ours)
+
+
+def test_the_handler_of_a_signal_cannot_save_half_an_add(tmp_path: Path) -> None:
+    ours = make()
+
+    def handler() -> None:
+        with pytest.raises(RuntimeError, match="handler of a signal"):
+            ours.save(tmp_path / "buffer")
+
+    for i in range(ROWS):
+        ours.add(*numbered(i)[:5], [Meanwhile(handler)] * N_ENVS)
+    ours.save(tmp_path / "buffer")
+
+
+@contextmanager
+def adding_threads(ours: Any, n: int) -> Iterator[list[int]]:
+    """Add in `n` threads, which take turns as often as Python can; gives how many steps each has added."""
+    stop, added, interval = threading.Event(), [0] * n, sys.getswitchinterval()
+
+    def write(k: int) -> None:
+        while not stop.is_set():
+            ours.add(*numbered(added[k]))
+            added[k] += 1
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in range(n)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        yield added
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_threads_add_while_another_samples(n_threads: int) -> None:
+    for _ in range(10):  # at first, the one that adds takes no lock
+        ours = make()
+        with adding_threads(ours, n_threads) as added:
+            while not ours.full:
+                pass
+            for _ in range(20):
+                assert_whole(ours.sample(20))
+        assert ours.pos == sum(added) % ROWS
+
+
+def in_the_middle_of_an_add(ours: Any, act: Callable[[], None]) -> None:
+    """Have another thread add steps, and act while it does so."""
+    inside, acted = threading.Event(), []
+
+    def meanwhile() -> None:
+        inside.set()
+        threading.Event().wait(0.1)
+        assert not acted
+
+    def write() -> None:
+        for i in range(ROWS + 1):
+            ours.add(*numbered(i))
+        ours.add(*numbered(0)[:5], [Meanwhile(meanwhile), *[{}] * (N_ENVS - 1)])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert inside.wait(60)
+    act()
+    acted.append(True)
+    thread.join()
+
+
+def test_who_added_first_waits_too() -> None:
+    ours = make()
+    for i in range(3):
+        ours.add(*numbered(i))
+    in_the_middle_of_an_add(ours, lambda: ours.add(*numbered(7)))
+    assert ours.pos == (3 + ROWS + 3) % ROWS
+    assert_whole(ours.sample(50))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and later, where torch has threads
+def test_fork_while_another_thread_adds() -> None:
+    """The child finds whole steps, and waits for nobody."""
+    ours = make()
+    child = multiprocessing.get_context("fork").Process(target=use, args=(ours,))
+    in_the_middle_of_an_add(ours, child.start)
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def use(ours: Any) -> None:
+    for i in range(ROWS):
+        assert_whole(ours.sample(20))
+        ours.add(*numbered(i))

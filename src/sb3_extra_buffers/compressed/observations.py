@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from threading import get_ident
@@ -83,7 +83,8 @@ class CompressedObservations(Described):
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
-    _vector_lock: tuple[Callable[[], Any], Callable[[], None]] | None = None  # of `small`, where nothing is compressed
+    _adder: int | None = None  # of `small`, where nothing is compressed
+    _adding = _alone = False
     _gathered_by = 0  # the thread whose batch is being gathered by code that is known
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
@@ -130,7 +131,7 @@ class CompressedObservations(Described):
         elif compression_kwargs or decompression_kwargs:
             raise ValueError("compression_kwargs are settings of one codec: name it with compression_method")
         wanted = parse_dtypes(dtypes)
-        self._lock = Lock()
+        self._guard = Lock()
         budget = Budget(max_bytes)
         spilling = {} if spill_dir is None else {"spill": Spill(Path(spill_dir), verify)}
         self._stores: dict[Key, ObservationStore] = {}
@@ -161,7 +162,7 @@ class CompressedObservations(Described):
                 streams=given.get("n_envs", 1),
                 output=output,
                 budget=budget,
-                lock=self._lock,
+                lock=self._guard,
                 **spilling,
             )
         if not self._stores and compression_method != "auto":
@@ -175,6 +176,13 @@ class CompressedObservations(Described):
         if self._stores:
             self._attach()
             teach_allocator()
+
+    @property
+    def _lock(self) -> Lock:
+        """The lock of this buffer, for a thread that takes it."""
+        if self._alone:
+            small.let_others_in(self)
+        return self._guard
 
     def reset(self) -> None:
         """Reset as SB3 does, without the dense arrays that SB3's rollout buffers allocate here."""

@@ -14,6 +14,7 @@ from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 import sb3_extra_buffers
 from sb3_extra_buffers.codecs.base import array_bytes
+from sb3_extra_buffers.compressed import small
 from sb3_extra_buffers.frames import checks, saving
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.heap import Budget
@@ -22,7 +23,7 @@ from sb3_extra_buffers.frames.observations import ObservationStore
 from sb3_extra_buffers.frames.saving import Decoder, Encoder, WrongClassError
 from sb3_extra_buffers.frames.spill import Spill
 
-_KEPT_APART = ("_lock", "_stores")
+_KEPT_APART = ("_guard", "_stores")
 _BOX = 8  # times the bytes of an observation: what gymnasium needs to make its space
 
 
@@ -44,7 +45,8 @@ def save(buffer: Any, path: str | os.PathLike[str]) -> None:
             "observations": {name: encoder.value(value, name) for name, value in observations.items()},
         }
 
-    saving.save(path, buffer._lock, list(stores.values()), describe, encode, array_bytes(buffer))
+    lock, held, is_adding = buffer._lock, list(stores.values()), small.is_adding(buffer)
+    saving.save(path, lock, held, describe, encode, array_bytes(buffer), is_adding)
 
 
 def load(cls: type[Any], path: str | os.PathLike[str], spill: Spill | None = None) -> Any:
@@ -56,7 +58,7 @@ def load(cls: type[Any], path: str | os.PathLike[str], spill: Spill | None = Non
         buffer = object.__new__(cls)
         attributes = {name: decoder.value(value) for name, value in content["attributes"].items()}
         lock, budget = Lock(), Budget(content["max_bytes"])
-        buffer._restore({**attributes, "_lock": lock, "_stores": {}})
+        buffer._restore({**attributes, "_guard": lock, "_stores": {}})
 
         def opened(*args: Any, **settings: Any) -> ObservationStore:
             settings |= {} if spill is None else {"spill": spill}

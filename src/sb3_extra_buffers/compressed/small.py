@@ -1,20 +1,32 @@
 """The `add` of buffers whose observations are short float vectors, kept in SB3's own arrays.
 
-SB3 needs 4 us for it, so nothing is checked before, and what SB3 accepts is accepted. When it raises, the row that it
+SB3 needs 3 us for it, so nothing is checked before, and what SB3 accepts is accepted. When it raises, the row that it
 has begun to write is put back.
+
+To take a lock would cost a twentieth of that. So the thread that adds first, `_adder`, goes without it as long as no
+other one asks for it:
+
+    the adder   sets `_adding`, then looks whether it is `_alone`, and adds
+    another     ends that it is, then waits until it is not adding; from then on everybody takes the lock
+
+Each writes before it reads, so that one of them sees the other.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import time
+import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from sb3_extra_buffers.compressed import ahead
-from sb3_extra_buffers.frames.lock import is_held_here
+from sb3_extra_buffers.frames.lock import all_of, is_held_here
 
-ATTRIBUTES = ("_vector_lock",)
-"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`: acquire, release."""
+ATTRIBUTES = ("_adder", "_adding", "_alone")
+"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`."""
 
 
 def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Callable[..., None]:
@@ -27,36 +39,58 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
     fields = ahead.WRITTEN[add]
 
     def quick(self: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
-        lock = self._vector_lock
-        if lock is None:
-            after = _adds_after(self.__class__, quick)
-            if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
-                after[0](self, a, b, c, d, e, f)
-                return
-            self._vector_lock = lock = self._lock.acquire, self._lock.release
-        acquire, release = lock
-        begun = False
+        row = self.pos
+        if (
+            self._adder == get_ident()
+            and row == self._ahead_next
+            and row != self._ahead_end
+            and self.full is self._ahead_full
+        ):
+            try:
+                self._adding = True
+                if self._alone:
+                    self._ahead_next = row + 1
+                    add(self, a, b, c, d, e, f)
+                    self._adding = False
+                    return
+                self._adding = False
+            except BaseException as error:
+                try:
+                    if self._ahead_next == row + 1:
+                        ahead.put_back(self, fields)
+                finally:
+                    self._adding = False
+                if not _is_refused(self, error, a, b, c, d, e, f):
+                    raise
+        slow(self, a, b, c, d, e, f)
+
+    def slow(self: Any, *args: Any) -> None:
+        after = _adds_after(self.__class__, quick)
+        if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
+            after[0](self, *args)
+            return
+        lock, begun = self._lock, False
         try:
-            acquire()  # `with`, or the lock's methods, take longer
-            row = self.pos
-            if row != self._ahead_next or row == self._ahead_end or self.full is not self._ahead_full:
-                ahead.keep(self, fields)
-            self._ahead_next = row + 1
+            lock.acquire()
+            ahead.have(self, fields)
             begun = True
-            add(self, a, b, c, d, e, f)
-            release()
+            add(self, *args)
+            if self._adder is None:
+                _without_lock.add(self)
+                self._adder, self._alone = get_ident(), True
+            lock.release()
             return
         except BaseException as error:
-            if not is_held_here(self._lock):  # Ctrl-C came before, or after all was done
+            if not is_held_here(lock):  # Ctrl-C came before, or after all was done
                 raise
             try:
                 if begun:
                     ahead.put_back(self, fields)
             finally:
-                release()
-            if not isinstance(error, Exception) or _are_right(self, a, b, c, d, e, f):
+                lock.release()
+            if not _is_refused(self, error, *args):
                 raise
-        usual_add(self, a, b, c, d, e, f)  # its errors say what is wrong
+        usual_add(self, *args)  # its errors say what is wrong
 
     code, names = quick.__code__, add.__code__.co_varnames[: quick.__code__.co_argcount]
     quick.__code__ = code.replace(co_varnames=names + code.co_varnames[len(names) :])  # arguments by SB3's names
@@ -73,13 +107,40 @@ def step_aside(cls: type) -> None:
         cls.add = after[0]  # type: ignore[attr-defined]
 
 
-def _are_right(buffer: Any, *args: Any) -> bool:
-    """Tell whether an `add` that raised was given what it takes: then something else is wrong."""
+def is_adding(buffer: Any) -> bool:
+    """Tell whether this thread is in the middle of an `add`, without the lock: it is in the handler of a signal."""
+    return bool(buffer._adding) and buffer._adder == get_ident()
+
+
+def let_others_in(buffer: Any) -> None:
+    """Have the thread that adds without the lock take it from now on, unless it is this one; wait until it is done."""
+    if buffer._adder != get_ident():
+        buffer._alone = False
+        while buffer._adding:
+            time.sleep(0)
+
+
+_without_lock: weakref.WeakSet[Any] = weakref.WeakSet()  # buffers that may be added to without their lock
+
+
+def _before_fork() -> None:
+    for buffer in all_of(_without_lock):
+        let_others_in(buffer)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(before=_before_fork)
+
+
+def _is_refused(buffer: Any, error: BaseException, *args: Any) -> bool:
+    """Tell whether an `add` raised because of its arguments; else something else is wrong."""
+    if not isinstance(error, Exception):
+        return False
     try:
         buffer._checked_fields(args, {})
     except Exception:
-        return False
-    return True
+        return True
+    return False
 
 
 _quick: dict[Callable[..., None], tuple[Callable[..., None], ...]] = {}  # what has to come after each

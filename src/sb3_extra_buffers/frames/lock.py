@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import os
 import weakref
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Lock(_thread.RLock):  # type: ignore[misc] # only the stubs call it final
@@ -24,6 +26,15 @@ def is_held_here(lock: Any) -> bool:
     return bool(lock._is_owned())  # what `threading.Condition` asks too
 
 
+def all_of(kept: weakref.WeakSet[T]) -> list[T]:
+    """Return what a weak set holds; other threads may add to it meanwhile."""
+    while True:
+        try:
+            return list(kept)
+        except RuntimeError:
+            continue
+
+
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 _held: list[Lock] = []
 
@@ -31,7 +42,7 @@ _held: list[Lock] = []
 def _before_fork() -> None:
     """Wait until no thread is inside a guarded section, so that the child inherits nothing half done."""
     late = None
-    for lock in sorted(_all_locks(), key=id):  # in the same order in every thread that forks
+    for lock in sorted(all_of(_locks), key=id):  # in the same order in every thread that forks
         while True:
             try:
                 lock.acquire()
@@ -41,14 +52,6 @@ def _before_fork() -> None:
         _held.append(lock)
     if late is not None:
         raise late  # Python prints it
-
-
-def _all_locks() -> list[Lock]:
-    while True:
-        try:
-            return list(_locks)
-        except RuntimeError:  # another thread has just made one
-            continue
 
 
 def _after_fork() -> None:

@@ -366,6 +366,7 @@ def save(
     describe: Callable[[Encoder], Any],
     extra: Encode,
     total: int = 0,
+    is_changing: bool = False,
 ) -> None:
     """Write what `describe` says, under `lock`, to a file: whole or not at all.
 
@@ -376,13 +377,14 @@ def save(
         describe: returns a document.
         extra: for kinds of values that are not known here.
         total: about how many bytes.
+        is_changing: whether this thread is in the middle of a change, though without the lock.
 
     Raises:
         RuntimeError: this thread is adding or saving already: a signal's handler may save only what is whole.
     """
     where = Path(path).resolve()  # of a symbolic link, what it points to is written
     known = _known.setdefault(lock, _Known())
-    if is_held_here(lock) or is_held_here(known.saving):
+    if is_changing or is_held_here(lock) or is_held_here(known.saving):
         raise RuntimeError(
             "save() in the middle of another call on the same thread, as from the handler of a signal: note there that "
             "it came, and save when the step is done; what was saved before is intact"
