@@ -96,7 +96,8 @@ class SpanCoder(BatchCoder):
             _decode_kernel,
             decode_reference,
             *(
-                f"int64({heap}, {', '.join([ints] * 5)}, {frames}, int64, uint16[:,:,::1], {frames}, {frames})"
+                f"int64({heap}, {', '.join([ints] * 5)}, {frames}, int64, uint16[:,:,::1], {frames}, uint32[:,::1],"
+                f" {frames})"
                 for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
             ),
         )
@@ -105,6 +106,7 @@ class SpanCoder(BatchCoder):
     def _open_sets(self) -> None:
         self._codes = np.array([huffman.codes(lengths) for lengths in self.lengths[-1]])
         self._tables = np.array([[huffman.decoding_table(lengths) for lengths in one] for one in self.lengths])
+        self._pairs = np.array([_pairs(skips, kinds) for skips, kinds, *_ in self._tables])
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -160,7 +162,7 @@ class SpanCoder(BatchCoder):
     ) -> int:
         """Copy what is expected, decode the rest."""
         frames, how = (offsets, lengths, references, rows, sources), (self.codec.row_bytes, self._tables, self.contexts)
-        bad: int = self._decode(heap, *frames, self._key_frames(), *how, out)
+        bad: int = self._decode(heap, *frames, self._key_frames(), *how, self._pairs, out)
         return bad
 
     def release(self, references: Ints) -> None:
@@ -176,7 +178,7 @@ class SpanCoder(BatchCoder):
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of the keys and the code set that may be added."""
-        own: int = self.lengths[0].nbytes + self.contexts[0].nbytes + self._tables[0].nbytes
+        own: int = self.lengths[0].nbytes + self.contexts[0].nbytes + self._tables[0].nbytes + self._pairs[0].nbytes
         if self._counts and not self.counts.size:
             own += _SOURCES * 256 * self.counts.itemsize
         return own + (0 if self.keys is None else self.keys.growth_bytes(n_frames))
@@ -215,6 +217,22 @@ def _contexts(frequent: Ints) -> Bytes:
     codes[frequent] = 3 + np.arange(len(frequent))
     codes[256:] = 0, 1
     return codes
+
+
+def _pairs(skips: NDArray[np.uint16], kinds: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return `kind << 12 | skip << 4 | length` for any next bits, as many as a code has at most; 0 for most.
+
+    Where these begin with both numbers of a span, one look-up decodes two.
+
+    Args:
+        skips: decoding table of how many bytes are as expected.
+        kinds: that of spans.
+    """
+    bits, first = np.arange(1 << _BITS), skips.astype(np.int64)
+    second = kinds[(bits << (first & 15)) % (1 << _BITS)].astype(np.int64)
+    skip, kind, length = first >> 4, second >> 4, (first & 15) + (second & 15)
+    both = (skip < _DIRECT) & (kind < _DIRECT) & (first > 0) & (second > 0) & (length <= _BITS)
+    return np.where(both, kind << 12 | skip << 4 | length, 0).astype(np.uint32)
 
 
 def _encode_kernel(
@@ -437,10 +455,11 @@ def _decode_kernel(
     row_bytes: int,
     tables: NDArray[np.uint16],
     contexts: Bytes,
+    pairs: NDArray[np.uint32],
     out: Bytes,
 ) -> int:
     frame_bytes = out.shape[1]
-    above = np.empty(min(row_bytes, frame_bytes), np.uint8)  # copied by way of here: so it becomes vector code
+    above = np.empty(min(row_bytes, frame_bytes), np.uint8)
     for i in range(rows.size):
         start, length, row = offsets[i], lengths[i], out[rows[i]]
         if sources[i] >= 0:
@@ -462,20 +481,21 @@ def _decode_kernel(
         from_above = head & 1
         if head >> 1 >= tables.shape[0]:
             return i
-        ready = min(row_bytes, frame_bytes) if from_above else frame_bytes  # bytes that are there, as expected
+        # What is changed where it is not as expected: the frame, or a row that is then the one above the next.
+        line = above if from_above else row
         if from_above:
-            for b in range(ready):
-                row[b] = 0
+            for b in range(line.size):
+                line[b] = 0
         else:
             key = keys[reference]
             for b in range(frame_bytes):
                 row[b] = key[b]
         if length == 0:
             continue
-        table, context = tables[head >> 1].reshape(-1), contexts[head >> 1]
+        table, context, pair_table = tables[head >> 1].reshape(-1), contexts[head >> 1], pairs[head >> 1]
         byte = 1
         bits, n_bits = np.uint64(0), np.int64(0)  # the next ones, from the highest
-        at = np.int64(0)
+        at, begin = np.int64(0), np.int64(0)  # the next byte, and the line's first
         kind = 0  # of what comes: how many bytes are as expected, or how many are not
         while True:
             if n_bits < 32:
@@ -491,65 +511,73 @@ def _decode_kernel(
                         byte += 1
                         n_bits += 8
             # Unsigned indices: signed ones are checked for counting from the end.
-            entry = np.uint64(table[np.uint64(kind) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
-            taken = entry & np.uint64(15)
-            bits <<= taken
-            n_bits -= np.int64(taken)
-            symbol = np.int64(entry >> np.uint64(4))
-            if symbol == _ESCAPE:
-                symbol = np.int64(bits >> np.uint64(56))
-                bits <<= np.uint64(8)
-                n_bits -= 8
-            number = symbol
-            if symbol > _DIRECT and symbol != _END:
-                extra = symbol - _DIRECT - 1
-                number = _DIRECT + (1 << extra)
-                if extra:
-                    while n_bits <= 56 and byte < length:
-                        bits |= np.uint64(payload[byte]) << np.uint64(56 - n_bits)
-                        byte += 1
-                        n_bits += 8
-                    number += np.int64(bits >> np.uint64(64 - extra))
-                    bits <<= np.uint64(extra)
-                    n_bits -= extra
-            if taken == 0 or n_bits < 0:
-                return i
-            if kind == 0:
-                if symbol == _END:
-                    number = frame_bytes - at
-                at += number
-                if at > frame_bytes:
+            pair = np.uint32(0) if kind else pair_table[bits >> np.uint64(64 - _BITS)]
+            if pair:
+                taken = np.uint64(pair & np.uint32(15))
+                bits <<= taken
+                n_bits -= np.int64(taken)
+                at += np.int64(pair >> np.uint32(4) & np.uint32(255))
+                number = np.int64(pair >> np.uint32(12))
+                if n_bits < 0 or at > frame_bytes:
                     return i
-                while ready < at:
-                    size = min(frame_bytes - ready, row_bytes)
-                    source, target = row[ready - row_bytes :], row[ready:]
-                    for b in range(size):
-                        above[b] = source[b]
-                    for b in range(size):
-                        target[b] = above[b]
-                    ready += size
+            else:
+                entry = np.uint64(table[np.uint64(kind) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
+                taken = entry & np.uint64(15)
+                bits <<= taken
+                n_bits -= np.int64(taken)
+                symbol = np.int64(entry >> np.uint64(4))
+                if symbol == _ESCAPE:
+                    symbol = np.int64(bits >> np.uint64(56))
+                    bits <<= np.uint64(8)
+                    n_bits -= 8
+                number = symbol
+                if symbol > _DIRECT and symbol != _END:
+                    extra = symbol - _DIRECT - 1
+                    number = _DIRECT + (1 << extra)
+                    if extra:
+                        while n_bits <= 56 and byte < length:
+                            bits |= np.uint64(payload[byte]) << np.uint64(56 - n_bits)
+                            byte += 1
+                            n_bits += 8
+                        number += np.int64(bits >> np.uint64(64 - extra))
+                        bits <<= np.uint64(extra)
+                        n_bits -= extra
+                if taken == 0 or n_bits < 0:
+                    return i
+                if kind == 0:
+                    if symbol == _END:
+                        break
+                    at += number
+                    if at > frame_bytes:
+                        return i
+                    kind = 1
+                    continue
                 if symbol == _END:
-                    break
-                kind = 1
-                continue
+                    return i
             stop = at + (number + 1) // 2 + 1
-            if symbol == _END or stop > frame_bytes:
+            if stop > frame_bytes:
                 return i
+            while at >= begin + line.size:
+                whole_line = row[begin : begin + line.size]
+                for b in range(line.size):
+                    whole_line[b] = line[b]
+                begin += line.size
+            left = np.uint64(0)
+            if at > begin:
+                left = np.uint64(line[at - begin - 1])
+            elif at:
+                left = np.uint64(line[line.size - 1])  # as it was in the row above: it is the byte before
             coded = at + 1 if number > 0 and number % 2 == 0 else stop  # the others are alike
-            left = np.uint64(row[at - 1] if at else 0)
             whole = True
             while at < stop:
-                if at == ready:
-                    size = min(frame_bytes - ready, row_bytes)
-                    source, target = row[ready - row_bytes :], row[ready:]
-                    for b in range(size):
-                        above[b] = source[b]
-                    for b in range(size):
-                        target[b] = above[b]
-                    ready += size
+                if at == begin + line.size:
+                    whole_line = row[begin:at]
+                    for b in range(line.size):
+                        whole_line[b] = line[b]
+                    begin = at
                 if at >= coded:
-                    until = min(stop, ready)
-                    target = row[at:until]
+                    until = min(stop, begin + line.size)
+                    target = line[at - begin : until - begin]
                     for b in range(target.size):
                         target[b] = left
                     at = until
@@ -577,13 +605,18 @@ def _decode_kernel(
                     n_bits -= 8
                 whole &= taken != 0
                 left = (left + entry) & np.uint64(255)
-                row[at] = left
+                line[at - begin] = left
                 at += 1
             if not whole or n_bits < 0:
                 return i
             kind = 0
         if byte < length or n_bits >= 8:
             return i
+        while from_above and begin < frame_bytes:
+            rest = row[begin : begin + line.size]
+            for b in range(rest.size):
+                rest[b] = line[b]
+            begin += line.size
     return -1
 
 
@@ -598,9 +631,13 @@ def decode_reference(
     row_bytes: int,
     tables: NDArray[np.uint16],
     contexts: Bytes,
+    pairs: NDArray[np.uint32],
     out: Bytes,
 ) -> int:
-    """Decode or copy into `out[rows]` as the kernel does, in Python. Returns the first damaged payload, or -1."""
+    """Decode or copy into `out[rows]` as the kernel does, in Python, without `pairs`.
+
+    Returns the first damaged payload, or -1.
+    """
     for i in range(rows.size):
         start, length, reference, row = int(offsets[i]), int(lengths[i]), int(references[i]), out[rows[i]]
         if sources[i] >= 0:
