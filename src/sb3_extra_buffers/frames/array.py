@@ -89,6 +89,10 @@ class CompressedArray(np.ndarray[Any, Any]):
         return saving.load_array(path)
 
 
+_ALL = slice(None)
+_INT64 = np.dtype(np.int64)
+
+
 class FrameArray(np.lib.mixins.NDArrayOperatorsMixin):
     """Frame ids behind the face of an array of observations; made by `CompressedArray`.
 
@@ -366,6 +370,8 @@ def _split_index(index: Any, n_leading: int) -> tuple[tuple[Any, ...] | None, tu
 
     Returns `(None, ())` where that cannot be done, or not without changing the order of axes that NumPy gives.
     """
+    if n_leading == 2 and _are_rows_and_envs(index):
+        return index[:2], ()
     parts = list(index) if isinstance(index, tuple) else [index]
     if parts and parts[-1] is Ellipsis:
         parts.pop()
@@ -391,6 +397,16 @@ def _split_index(index: Any, n_leading: int) -> tuple[tuple[Any, ...] | None, tu
     spans = sum(part.ndim if isinstance(part, np.ndarray) and part.dtype == bool else 1 for part in leading)
     splits = spans == n_leading and all(isinstance(part, basic) for part in rest)
     return (leading, rest) if splits else (None, ())
+
+
+def _are_rows_and_envs(index: Any) -> bool:
+    """Tell whether an index is what SB3 takes batches with: every `sample` asks, several times."""
+    if type(index) is not tuple or not 2 <= len(index) <= 3:
+        return False
+    rows, envs, *rest = index
+    if rest and (type(rest[0]) is not slice or rest[0] != _ALL):
+        return False
+    return type(rows) is type(envs) is np.ndarray and rows.dtype == envs.dtype == _INT64 and rows.size == envs.size > 0
 
 
 def _without_minus_one(shape: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -99,7 +99,8 @@ class _Ahead(NamedTuple):
 
     def is_for(self, store: ObservationStore, ids: Ids) -> bool:
         """Tell whether these are the observations of `ids` now."""
-        return self.frames is store.frames and self.n_puts == store.frames.n_puts and np.array_equal(self.ids, ids)
+        same = self.frames is store.frames and self.n_puts == store.frames.n_puts and self.ids.shape == ids.shape
+        return same and self.ids.tobytes() == ids.tobytes()  # a third of the time of `np.array_equal`
 
 
 def _are(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
