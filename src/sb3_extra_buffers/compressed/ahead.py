@@ -67,14 +67,14 @@ def keep(buffer: Any, fields: tuple[str, ...]) -> None:
         raise IndexError("the rollout is full")
     start, full = buffer.pos, buffer.full
     is_new = start == 0 and not full  # all rows are zeros: to read them would take longer than to write them
-    buffer._ahead_held = held = _GET[fields](buffer)
-    arrays = _arrays(held)
+    held, before = _GET[fields](buffer), buffer._ahead_held
+    if not before or dict in map(type, held) or not all(map(is_, before, held)):
+        arrays, copies = _arrays(held), [copy for _, copy in buffer._ahead_copies]
+        if [*map(_kind, copies)] != [_kind(array[:_ROWS]) for array in arrays]:
+            copies = [np.empty_like(array[:_ROWS]) for array in arrays]
+        buffer._ahead_copies, buffer._ahead_held = [*zip(arrays, copies, strict=True)], held  # in this order
     buffer._ahead_end = end = buffer.buffer_size if is_new else min(start + _ROWS, buffer.buffer_size)
     buffer._ahead_start, buffer._ahead_full = -1 if is_new else start, full
-    copies = [copy for _, copy in buffer._ahead_copies]
-    if [*map(_kind, copies)] != [_kind(array[:_ROWS]) for array in arrays]:
-        copies = [np.empty_like(array[:_ROWS]) for array in arrays]
-    buffer._ahead_copies = [*zip(arrays, copies, strict=True)]
     if not is_new:
         for array, copy in buffer._ahead_copies:
             copy[: end - start] = array[start:end]

@@ -84,7 +84,6 @@ class CompressedObservations(Described):
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
     _adder: int | None = None  # of `small`, where nothing is compressed
-    _adding = _alone = False
     _gathered_by = 0  # the thread whose batch is being gathered by code that is known
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
@@ -180,7 +179,7 @@ class CompressedObservations(Described):
     @property
     def _lock(self) -> Lock:
         """The lock of this buffer, for a thread that takes it."""
-        if self._alone:
+        if self._adder:
             small.let_others_in(self)
         return self._guard
 

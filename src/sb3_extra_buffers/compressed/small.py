@@ -4,29 +4,29 @@ SB3 needs 3 us for it, so nothing is checked before, and what SB3 accepts is acc
 has begun to write is put back.
 
 To take a lock would cost a twentieth of that. So the thread that adds first, `_adder`, goes without it as long as no
-other one asks for it:
-
-    the adder   sets `_adding`, then looks whether it is `_alone`, and adds
-    another     ends that it is, then waits until it is not adding; from then on everybody takes the lock
-
-Each writes before it reads, so that one of them sees the other.
+other one asks for it. Who does first says that nobody is `_adder` any more; if it then finds, on the stack of that
+thread, that it is adding, it waits until it is done. From then on everybody takes the lock.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
 from threading import get_ident
+from types import CodeType, FrameType
 from typing import Any
 
 from sb3_extra_buffers.compressed import ahead
 from sb3_extra_buffers.frames.lock import all_of, is_held_here
 
-ATTRIBUTES = ("_adder", "_adding", "_alone")
+ATTRIBUTES = ("_adder",)
 """What it keeps in a buffer, from the first `add` on, besides those of `ahead`."""
+_NOBODY = 0
+_codes: set[CodeType] = set()  # of the methods that add without a lock
 
 
 def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Callable[..., None]:
@@ -47,19 +47,12 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
             and self.full is self._ahead_full
         ):
             try:
-                self._adding = True
-                if self._alone:
-                    self._ahead_next = row + 1
-                    add(self, a, b, c, d, e, f)
-                    self._adding = False
-                    return
-                self._adding = False
+                self._ahead_next = row + 1
+                add(self, a, b, c, d, e, f)
+                return
             except BaseException as error:
-                try:
-                    if self._ahead_next == row + 1:
-                        ahead.put_back(self, fields)
-                finally:
-                    self._adding = False
+                if self._ahead_next == row + 1:
+                    ahead.put_back(self, fields)
                 if not _is_refused(self, error, a, b, c, d, e, f):
                     raise
         slow(self, a, b, c, d, e, f)
@@ -77,7 +70,7 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
             add(self, *args)
             if self._adder is None:
                 _without_lock.add(self)
-                self._adder, self._alone = get_ident(), True
+                self._adder = get_ident()
             lock.release()
             return
         except BaseException as error:
@@ -97,6 +90,7 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
     functools.update_wrapper(quick, add)
     quick.__doc__ = usual_add.__doc__
     _quick[quick] = usual_add, add
+    _codes.add(quick.__code__)
     return quick
 
 
@@ -108,15 +102,24 @@ def step_aside(cls: type) -> None:
 
 
 def is_adding(buffer: Any) -> bool:
-    """Tell whether this thread is in the middle of an `add`, without the lock: it is in the handler of a signal."""
-    return bool(buffer._adding) and buffer._adder == get_ident()
+    """Tell whether this thread is in the middle of an `add`, if without the lock: in the handler of a signal."""
+    return _add_of(buffer, sys._getframe()) is not None
+
+
+def _add_of(buffer: Any, frame: FrameType | None) -> FrameType | None:
+    """Return the frame of `add`, of those that have called `frame`, if there is one."""
+    while frame is not None and not (frame.f_code in _codes and frame.f_locals["self"] is buffer):
+        frame = frame.f_back
+    return frame
 
 
 def let_others_in(buffer: Any) -> None:
     """Have the thread that adds without the lock take it from now on, unless it is this one; wait until it is done."""
-    if buffer._adder != get_ident():
-        buffer._alone = False
-        while buffer._adding:
+    adder = buffer._adder
+    if adder not in (None, _NOBODY, get_ident()):
+        buffer._adder = _NOBODY
+        under_way = _add_of(buffer, sys._current_frames().get(adder))
+        while under_way is not None and _add_of(buffer, sys._current_frames().get(adder)) is under_way:
             time.sleep(0)
 
 
