@@ -493,56 +493,48 @@ def _decode_kernel(
         if length == 0:
             continue
         table, context, pair_table = tables[head >> 1].reshape(-1), contexts[head >> 1], pairs[head >> 1]
-        byte = 1
-        bits, n_bits = np.uint64(0), np.int64(0)  # the next ones, from the highest
+        done, end = np.uint64(8), np.uint64(8 * length)  # bits of the payload: those that were read, and all
         at, begin = np.int64(0), np.int64(0)  # the next byte, and the line's first
         kind = 0  # of what comes: how many bytes are as expected, or how many are not
         while True:
-            if n_bits < 32:
-                if byte <= length - 4:
-                    four = np.uint64(payload[byte]) << np.uint64(24) | np.uint64(payload[byte + 1]) << np.uint64(16)
-                    four |= np.uint64(payload[byte + 2]) << np.uint64(8) | np.uint64(payload[byte + 3])
-                    bits |= four << np.uint64(32 - n_bits)
-                    byte += 4
-                    n_bits += 32
-                else:
-                    while n_bits <= 56 and byte < length:
-                        bits |= np.uint64(payload[byte]) << np.uint64(56 - n_bits)
-                        byte += 1
-                        n_bits += 8
+            # The next bits from the highest, 57 of them at least. Without a branch, which would often be mispredicted.
             # Unsigned indices: signed ones are checked for counting from the end.
+            byte, bits, loaded = np.uint64(start) + (done >> np.uint64(3)), np.uint64(0), done
+            if byte + np.uint64(8) <= np.uint64(heap.size):
+                for b in range(8):
+                    bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
+            else:
+                for b in range(heap.size - np.int64(byte)):
+                    bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
+            bits <<= done & np.uint64(7)
             pair = np.uint32(0) if kind else pair_table[bits >> np.uint64(64 - _BITS)]
             if pair:
                 taken = np.uint64(pair & np.uint32(15))
                 bits <<= taken
-                n_bits -= np.int64(taken)
+                done += taken
                 at += np.int64(pair >> np.uint32(4) & np.uint32(255))
                 number = np.int64(pair >> np.uint32(12))
-                if n_bits < 0 or at > frame_bytes:
+                if done > end or at > frame_bytes:
                     return i
             else:
                 entry = np.uint64(table[np.uint64(kind) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
                 taken = entry & np.uint64(15)
                 bits <<= taken
-                n_bits -= np.int64(taken)
+                done += taken
                 symbol = np.int64(entry >> np.uint64(4))
                 if symbol == _ESCAPE:
                     symbol = np.int64(bits >> np.uint64(56))
                     bits <<= np.uint64(8)
-                    n_bits -= 8
+                    done += np.uint64(8)
                 number = symbol
                 if symbol > _DIRECT and symbol != _END:
                     extra = symbol - _DIRECT - 1
                     number = _DIRECT + (1 << extra)
                     if extra:
-                        while n_bits <= 56 and byte < length:
-                            bits |= np.uint64(payload[byte]) << np.uint64(56 - n_bits)
-                            byte += 1
-                            n_bits += 8
                         number += np.int64(bits >> np.uint64(64 - extra))
                         bits <<= np.uint64(extra)
-                        n_bits -= extra
-                if taken == 0 or n_bits < 0:
+                        done += np.uint64(extra)
+                if taken == 0 or done > end:
                     return i
                 if kind == 0:
                     if symbol == _END:
@@ -568,7 +560,6 @@ def _decode_kernel(
             elif at:
                 left = np.uint64(line[line.size - 1])  # as it was in the row above: it is the byte before
             coded = at + 1 if number > 0 and number % 2 == 0 else stop  # the others are alike
-            whole = True
             while at < stop:
                 if at == begin + line.size:
                     whole_line = row[begin:at]
@@ -582,35 +573,31 @@ def _decode_kernel(
                         target[b] = left
                     at = until
                     continue
-                if n_bits < 18:
-                    if byte <= length - 4:
-                        four = np.uint64(payload[byte]) << np.uint64(24) | np.uint64(payload[byte + 1]) << np.uint64(16)
-                        four |= np.uint64(payload[byte + 2]) << np.uint64(8) | np.uint64(payload[byte + 3])
-                        bits |= four << np.uint64(32 - n_bits)
-                        byte += 4
-                        n_bits += 32
+                if done - loaded > np.uint64(38):
+                    byte, bits, loaded = np.uint64(start) + (done >> np.uint64(3)), np.uint64(0), done
+                    if byte + np.uint64(8) <= np.uint64(heap.size):
+                        for b in range(8):
+                            bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
                     else:
-                        while n_bits <= 56 and byte < length:
-                            bits |= np.uint64(payload[byte]) << np.uint64(56 - n_bits)
-                            byte += 1
-                            n_bits += 8
+                        for b in range(heap.size - np.int64(byte)):
+                            bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
+                    bits <<= done & np.uint64(7)
                 entry = np.uint64(table[np.uint64(context[left]) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
                 taken = entry & np.uint64(15)
                 bits <<= taken
-                n_bits -= np.int64(taken)
+                done += taken
                 entry >>= np.uint64(4)
                 if entry == _ESCAPE:
                     entry = bits >> np.uint64(56)
                     bits <<= np.uint64(8)
-                    n_bits -= 8
-                whole &= taken != 0
+                    done += np.uint64(8)
+                if taken == 0 or done > end:
+                    return i
                 left = (left + entry) & np.uint64(255)
                 line[at - begin] = left
                 at += 1
-            if not whole or n_bits < 0:
-                return i
             kind = 0
-        if byte < length or n_bits >= 8:
+        if end - done >= np.uint64(8):
             return i
         while from_above and begin < frame_bytes:
             rest = row[begin : begin + line.size]
