@@ -38,6 +38,12 @@ def test_bench_prints_a_line_for_each_method(env, capsys):
     assert max(map(len, lines[:5])) <= 100
 
 
+def test_bench_measures_the_smallest_and_the_fastest_without_being_asked(capsys):
+    assert main(["bench", "--env", "Catch-v0", *SHORT]) == 0
+    measured = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    assert {SB3, "auto", "delta", "delta/2", "zstd3"} <= measured
+
+
 def test_stacked_atari_game(capsys):
     assert main(["recommend", "--env", "PongNoFrameskip-v4", *SHORT, "--methods", "delta", "none"]) == 0
     out = capsys.readouterr().out

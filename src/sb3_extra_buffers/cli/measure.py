@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_extra_buffers.codecs import get_codec, optional
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 
-METHODS = ("auto", "delta", "none", "rle-jit", "zstd-3", "zstd3", "lz4-block/1", "igzip1", "gzip1")
+METHODS = ("auto", "delta", "delta/2", "none", "rle-jit", "zstd-3", "zstd3", "lz4-block/1", "igzip1", "gzip1")
 SB3 = "SB3"
 
 _BLOCK = 20  # steps: buffers take turns after so many
@@ -55,7 +55,14 @@ def known_methods(methods: Sequence[str] | None) -> list[str]:
             if method != "auto":
                 get_codec(method)
         return list(methods)
-    needed = {"rle-jit": "numba", "zstd-3": "zstandard", "zstd3": "zstandard", "lz4-block/1": "lz4", "igzip1": "isal"}
+    needed = {
+        "delta/2": "numba",
+        "rle-jit": "numba",
+        "zstd-3": "zstandard",
+        "zstd3": "zstandard",
+        "lz4-block/1": "lz4",
+        "igzip1": "isal",
+    }
     return [method for method in METHODS if method not in needed or optional.has(needed[method])]
 
 
