@@ -33,9 +33,9 @@ from sb3_extra_buffers.compressed import ahead, hindsight, saving, small
 from sb3_extra_buffers.compressed.gathering import gathers_anew
 from sb3_extra_buffers.compressed.lending import Lent, may_lend
 from sb3_extra_buffers.compressed.memory import Described, MemoryUsage
+from sb3_extra_buffers.frames.allocator import keep_freed_memory
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.auto import SMALL
-from sb3_extra_buffers.frames.batches import teach_allocator
 from sb3_extra_buffers.frames.cast import checked_values, narrows, parse_dtypes
 from sb3_extra_buffers.frames.heap import Budget
 from sb3_extra_buffers.frames.lock import Lock
@@ -56,6 +56,8 @@ Key = str | None  # of a Dict space; None where the observation is one array
 
 class CompressedObservations(Described):
     """Put before an SB3 buffer class, it keeps that buffer's observations compressed, losslessly.
+
+    The first one of a process also has glibc keep memory that a training frees; see `keep_freed_memory`.
 
     Args:
         *args: arguments of the SB3 buffer.
@@ -174,7 +176,7 @@ class CompressedObservations(Described):
         self.obs_shape = get_obs_shape(space)
         if self._stores:
             self._attach()
-            teach_allocator()
+            keep_freed_memory()
 
     @property
     def _lock(self) -> Lock:

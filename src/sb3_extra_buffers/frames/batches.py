@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 _SMALLEST = 1 << 20  # bytes: the allocator keeps smaller blocks by itself
 _LARGEST = 1 << 25
-_TAUGHT = (1 << 25) - (1 << 18)  # bytes: glibc learns from blocks below 32 MB
 
 
 class Recycler:
@@ -36,15 +35,6 @@ class Recycler:
             self._kept.append(np.empty(n, np.uint8))
             return self._kept[-1]
         return np.empty(n, np.uint8)
-
-
-def teach_allocator() -> None:
-    """Free a large block, never touched: glibc from now on keeps blocks of that size for the process.
-
-    It would learn so from the batches that SB3's buffers free, but ours are recycled. Else what a training allocates
-    would be given back to the system and faulted in again: PPO on a CPU had up to 40 % more page faults.
-    """
-    np.empty(_TAUGHT, np.uint8)
 
 
 def _counts(kept: deque[NDArray[np.uint8]]) -> list[int]:
