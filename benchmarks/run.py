@@ -49,7 +49,11 @@ def main() -> None:
             for name in plan.recordings:
                 rows = plan.rows_of(name)
                 found = {subject: find(subject) for subject in plan.subjects_of(name)}
-                results = measure(found, name, rows, plan.rounds_of(name), f"{name}, {allocator}")
+                results = measure(found, name, rows, plan.rounds, f"{name}, {allocator}")
+                for i in range(1, plan.processes_of(name)):
+                    with players(allocator) as find_another:
+                        found = {s: find_another(s) for s in results if s.startswith(("sb3", "ours"))}
+                        merge(results, measure(found, name, rows, plan.rounds, f"{name}, {allocator}, again ({i})"))
                 done.append({"name": name, "allocator": allocator, "rows": rows, "results": results})
                 print(report.table(done[-1]), end="\n\n", flush=True)
                 report.write(path, where, done)
@@ -136,6 +140,14 @@ def measure(found: dict[str, Player], name: str, rows: int, rounds: int, title: 
         leave(player)
     bar.close()
     return results
+
+
+def merge(results: dict[str, dict[str, Any]], others: dict[str, dict[str, Any]]) -> None:
+    """Take what was measured in other processes of the same subjects into `results`."""
+    for subject, other in others.items():
+        for measure, values in other["values"].items():
+            results[subject]["values"].setdefault(measure, []).extend(values)
+        results[subject]["failed"] = results[subject]["failed"] or other["failed"]
 
 
 def leave(player: Player) -> None:

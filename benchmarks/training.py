@@ -4,7 +4,8 @@
     python benchmarks/training.py --algorithms ppo --subjects sb3 sb3:again ours:auto published:rle-jit --repeats 5
 
 Each training is a process of its own. One is busy at a time: they take turns every few hundred steps, with the same
-work in each turn, and the waiting is not counted.
+work in each turn, and the waiting is not counted. `sb3:tuned` is SB3's buffer with the settings of malloc that
+ours makes for its process (`frames/allocator.py`): what is left of the difference is the buffers' own.
 """
 
 from __future__ import annotations
@@ -27,10 +28,19 @@ from turns import Player
 
 STEPS = {"dqn": 10_000, "ppo": 16_384}
 TURN = {"dqn": 500, "ppo": 128}  # calls of the env in a turn; of PPO one rollout and its training
+ENVIRONMENT = {
+    "sb3:tuned": {
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+        "MALLOC_TOP_PAD_": str(1 << 27),
+    }
+}
 
 
 def train(connection: Connection, algorithm: str, subject: str, steps: int) -> None:
     """Train in this process; answer each of the parent's questions with the seconds of a turn, at last with the end."""
+    from resource import RUSAGE_SELF, getrusage
+
     import ale_py
     import gymnasium as gym
     import subjects
@@ -48,12 +58,17 @@ def train(connection: Connection, algorithm: str, subject: str, steps: int) -> N
 
         def _on_step(self) -> bool:
             if self.n_calls % TURN[algorithm] == 0:
-                self.answer({"seconds": perf_counter() - self.start})
+                self.answer(self.spent())
             return True
+
+        def spent(self) -> dict[str, float]:
+            """Return what the turn took: seconds, and pages that were faulted in."""
+            return {"seconds": perf_counter() - self.start, "faults": getrusage(RUSAGE_SELF).ru_minflt - self.faults}
 
         def answer(self, answer: dict[str, float]) -> None:
             connection.send((answer, ""))
             connection.recv()
+            self.faults = getrusage(RUSAGE_SELF).ru_minflt
             self.start = perf_counter()
 
     gym.register_envs(ale_py)
@@ -87,17 +102,19 @@ def train(connection: Connection, algorithm: str, subject: str, steps: int) -> N
         )
     callback = Turns()
     model.learn(steps, callback=callback)
-    seconds = perf_counter() - callback.start
+    spent = callback.spent()
     weights = hashlib.sha256()
     for tensor in model.policy.state_dict().values():
         weights.update(tensor.numpy().tobytes())
-    connection.send(({"seconds": seconds, "weights": weights.hexdigest()}, ""))
+    connection.send(({**spent, "weights": weights.hexdigest()}, ""))
 
 
 def repeat(algorithm: str, names: list[str], steps: int, bar: tqdm, order: random.Random) -> dict[str, dict[str, Any]]:
-    """Train once with each subject, in turns; return `{subject: {turns, weights}}`, turns in seconds."""
-    players = {name: Player([__file__, "--train", algorithm, name, str(steps)], {}) for name in names}
-    results: dict[str, dict[str, Any]] = {name: {"turns": [], "weights": ""} for name in names}
+    """Train once with each subject, in turns; return `{subject: {turns, faults, weights}}`, turns in seconds."""
+    players = {
+        name: Player([__file__, "--train", algorithm, name, str(steps)], ENVIRONMENT.get(name, {})) for name in names
+    }
+    results: dict[str, dict[str, Any]] = {name: {"turns": [], "faults": 0, "weights": ""} for name in names}
     try:
         for player in players.values():
             player.ask("ready")
@@ -106,6 +123,7 @@ def repeat(algorithm: str, names: list[str], steps: int, bar: tqdm, order: rando
                 if not results[name]["weights"]:
                     answer = players[name].ask("turn")
                     results[name]["turns"].append(answer["seconds"])
+                    results[name]["faults"] += answer["faults"]
                     results[name]["weights"] = answer.get("weights", "")
                     bar.update()
     finally:
@@ -125,14 +143,16 @@ def main() -> None:
         repeats = [repeat(algorithm, options.subjects, steps, bar, order) for _ in range(options.repeats)]
         bar.close()
         rows += [row(algorithm, steps, name, options.subjects[0], repeats) for name in options.subjects]
-    print(f"{'Pong':5} {'steps':>7}  {'buffer':20} {'median':>9} {'ratio':>7} {'by turn':>8}  same weights")
+    print(
+        f"{'Pong':5} {'steps':>7}  {'buffer':20} {'median':>9} {'ratio':>7} {'by turn':>8} {'faults':>10}  same weights"
+    )
     for each in rows:
         print(
             f"{each['algorithm'].upper():5} {each['steps']:7,}  {each['subject']:20} {median(each['seconds']):7.1f} s "
-            f"{each['median_ratio']:7.3f} {each['median_ratio_of_turns']:8.3f}  "
+            f"{each['median_ratio']:7.3f} {each['median_ratio_of_turns']:8.3f} {median(each['faults']):10,.0f}  "
             f"{'yes' if each['same_weights'] else 'NO'}"
         )
-    print("ratio: of the whole trainings, median of the repeats; by turn: median over all turns")
+    print("ratio: of the whole trainings, median of the repeats; by turn: median over all turns; faults: of pages")
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "training.json"
     replace(file, json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
@@ -152,6 +172,7 @@ def row(algorithm: str, steps: int, name: str, base: str, repeats: list[dict[str
         "ratios": [round(ratio, 4) for ratio in ratios],
         "median_ratio": median(ratios),
         "median_ratio_of_turns": median(ours / theirs for ours, theirs in pairs),
+        "faults": [each[name]["faults"] for each in repeats],
         "same_weights": all(each[name]["weights"] == repeats[0][base]["weights"] for each in repeats),
     }
 
@@ -160,7 +181,10 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument(
-        "--subjects", nargs="+", default=["sb3", "sb3:again", "ours:auto"], help="the first is the yardstick"
+        "--subjects",
+        nargs="+",
+        default=["sb3", "sb3:again", "sb3:tuned", "ours:auto"],
+        help="the first is the yardstick",
     )
     parser.add_argument("--steps", type=int, help="transitions to collect")
     parser.add_argument("--repeats", type=int, default=3)
