@@ -18,9 +18,9 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOL
 def keep_freed_memory() -> None:
     """Have glibc keep up to 256 MB that this process frees, for the next step of a training.
 
-    What is given back to the system is faulted in again, page by page: a good part of the time that PPO trains on a
-    CPU (`benchmarks/training.py`). With SB3's buffers there are fewer faults, by chance: NumPy asks for huge pages for
-    large arrays, and torch comes to use that memory when they are freed. Ours have no such arrays.
+    What is given back to the system is faulted in again, page by page: a good part of the time that a training takes
+    on a CPU (`benchmarks/training.py`). How much that is depends on which blocks happen to lie where; without this, PPO
+    had more faults with our buffer than with SB3's.
 
     Nothing is changed where `SB3_EXTRA_BUFFERS_KEEP_MEMORY` is 0, where the environment has such settings already,
     where malloc is not glibc's, and a second time.
