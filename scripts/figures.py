@@ -78,7 +78,7 @@ def named(subject: str) -> str:
     if family == "cpprb":
         return "cpprb"
     if family == "sb3":
-        return "SB3, again" if method else "SB3"
+        return {"": "SB3", "again": "SB3, again", "tuned": "SB3, malloc as with ours"}[method]
     return {"ours": "ours", "published": "0.5.0", "plain": "plain"}[family] + f", `{method}`"
 
 
@@ -180,19 +180,24 @@ def training(data: Data) -> dict[str, str]:
             with_unit(each["median_ratio"], 3, "x"),
             f"{min(each['ratios']):.2f} to {max(each['ratios']):.2f}",
             with_unit(each["median_ratio_of_turns"], 3, "x"),
+            f"{median(each['faults']):,.0f}",
             "the same" if each["same_weights"] else "other",
         ]
         for each in data["rows"]
     )
-    header = ["Pong", "steps", "buffer", "wall clock", "ratio", "of the repeats", "ratio by turn", "weights"]
+    header = ["Pong", "steps", "buffer", "wall clock", "ratio", "of the repeats", "by turn", "page faults", "weights"]
     repeats = {each["algorithm"].upper(): len(each["seconds"]) for each in data["rows"]}
     note = (
         f"`{data['about']['command']}` wrote these figures to `benchmarks/results/training.json` ({machine(data)}). "
         "Each training is a process of its own, one is busy at a time, and they take turns with the"
         f" same work in each; medians ({', '.join(f'{name} {n}' for name, n in repeats.items())} repeats). `SB3, again`"
-        " shows the noise."
+        " shows the noise; `SB3, malloc as with ours` has the same settings of malloc by environment variables."
     )
-    return {"table": table(header, rows) + note + "\n\n"}
+    ratios = {each["algorithm"]: each["median_ratio"] for each in data["rows"] if each["subject"] == "ours:auto"}
+    return {
+        "table": table(header, rows) + note + "\n\n",
+        **{algorithm: with_unit(ratio, 2, "x") for algorithm, ratio in ratios.items()},
+    }
 
 
 def checkpoint(data: Data) -> dict[str, str]:

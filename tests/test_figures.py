@@ -110,12 +110,15 @@ def test_training_table(figures: ModuleType) -> None:
         "ratios": [1.0, 1.01, 1.02],
         "median_ratio": 1.01,
         "median_ratio_of_turns": 0.998,
+        "faults": [1_200, 900, 1_000],
         "same_weights": True,
     }
     about = {"command": "python benchmarks/training.py", "cpu": "A CPU", "cores": 2, "python": "3.11.7"}
-    text = figures.training({"about": about, "rows": [row]})["table"]
+    found = figures.training({"about": about, "rows": [row]})
+    text = found["table"]
+    assert found["dqn"] == "1.01\N{NO-BREAK SPACE}x"
     cells = text.replace("\N{NO-BREAK SPACE}", " ")
-    assert "| DQN | 10,000 | ours, `auto` | 30.5 s | 1.010 x | 1.00 to 1.02 | 0.998 x | the same |" in cells
+    assert "| DQN | 10,000 | ours, `auto` | 30.5 s | 1.010 x | 1.00 to 1.02 | 0.998 x | 1,000 | the same |" in cells
     assert "`python benchmarks/training.py`" in text
 
 
