@@ -9,7 +9,7 @@ import pytest
 
 from sb3_extra_buffers.frames.allocator import keep_freed_memory
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no such settings")
+of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no such settings")
 
 SETTINGS = ("MALLOC_", "GLIBC_", "SB3_EXTRA_BUFFERS_")
 STEPS = """
@@ -48,10 +48,12 @@ def pages_of_a_step(**variables):
     return int(done.stdout)
 
 
+@of_glibc
 def test_a_step_finds_the_memory_of_the_last_one():
     assert pages_of_a_step() < 5_000  # of 37,000
 
 
+@of_glibc
 @pytest.mark.parametrize(
     "variables",
     [
@@ -64,6 +66,7 @@ def test_settings_of_the_user_stay(variables):
     assert pages_of_a_step(**variables) > 30_000
 
 
+@of_glibc
 def test_it_can_be_switched_off():
     assert pages_of_a_step(SB3_EXTRA_BUFFERS_KEEP_MEMORY="0") > 10_000
 
