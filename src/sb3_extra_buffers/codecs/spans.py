@@ -37,6 +37,7 @@ _END = 255
 _GAP = 1  # so few expected bytes between two spans are cheaper within one
 _BITS = huffman.LONGEST  # as globals that kernels see as constants
 _ESCAPE = huffman.ESCAPE
+_MOST_EXTRA = 15  # bits behind the symbol of a number that one look-up decodes
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class SpanCoder(BatchCoder):
             _decode_kernel,
             decode_reference,
             *(
-                f"int64({heap}, {', '.join([ints] * 5)}, {frames}, int64, uint16[:,:,::1], {frames}, uint32[:,::1],"
+                f"int64({heap}, {', '.join([ints] * 5)}, {frames}, int64, uint16[:,:,::1], {frames}, uint32[:,:,::1],"
                 f" {frames})"
                 for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
             ),
@@ -106,7 +107,7 @@ class SpanCoder(BatchCoder):
     def _open_sets(self) -> None:
         self._codes = np.array([huffman.codes(lengths) for lengths in self.lengths[-1]])
         self._tables = np.array([[huffman.decoding_table(lengths) for lengths in one] for one in self.lengths])
-        self._pairs = np.array([_pairs(skips, kinds) for skips, kinds, *_ in self._tables])
+        self._numbers = np.array([[_numbers(table) for table in one[:2]] for one in self._tables])
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -162,7 +163,7 @@ class SpanCoder(BatchCoder):
     ) -> int:
         """Copy what is expected, decode the rest."""
         frames, how = (offsets, lengths, references, rows, sources), (self.codec.row_bytes, self._tables, self.contexts)
-        bad: int = self._decode(heap, *frames, self._key_frames(), *how, self._pairs, out)
+        bad: int = self._decode(heap, *frames, self._key_frames(), *how, self._numbers, out)
         return bad
 
     def release(self, references: Ints) -> None:
@@ -178,7 +179,7 @@ class SpanCoder(BatchCoder):
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of the keys and the code set that may be added."""
-        own: int = self.lengths[0].nbytes + self.contexts[0].nbytes + self._tables[0].nbytes + self._pairs[0].nbytes
+        own: int = self.lengths[0].nbytes + self.contexts[0].nbytes + self._tables[0].nbytes + self._numbers[0].nbytes
         if self._counts and not self.counts.size:
             own += _SOURCES * 256 * self.counts.itemsize
         return own + (0 if self.keys is None else self.keys.growth_bytes(n_frames))
@@ -219,20 +220,17 @@ def _contexts(frequent: Ints) -> Bytes:
     return codes
 
 
-def _pairs(skips: NDArray[np.uint16], kinds: NDArray[np.uint16]) -> NDArray[np.uint32]:
-    """Return `kind << 12 | skip << 4 | length` for any next bits, as many as a code has at most; 0 for most.
-
-    Where these begin with both numbers of a span, one look-up decodes two.
+def _numbers(table: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return `number << 8 | bits behind it, to be added << 4 | length of its code` for any next bits.
 
     Args:
-        skips: decoding table of how many bytes are as expected.
-        kinds: that of spans.
+        table: decoding table of a code for numbers. Large ones, the end and what is escaped are left to it, and 0 here.
     """
-    bits, first = np.arange(1 << _BITS), skips.astype(np.int64)
-    second = kinds[(bits << (first & 15)) % (1 << _BITS)].astype(np.int64)
-    skip, kind, length = first >> 4, second >> 4, (first & 15) + (second & 15)
-    both = (skip < _DIRECT) & (kind < _DIRECT) & (first > 0) & (second > 0) & (length <= _BITS)
-    return np.where(both, kind << 12 | skip << 4 | length, 0).astype(np.uint32)
+    symbol, length = np.divmod(table.astype(np.int64), 16)
+    extra = np.maximum(symbol - _DIRECT - 1, 0)
+    number = np.where(symbol > _DIRECT, _DIRECT + (1 << extra), symbol)
+    short = (length > 0) & (symbol < _END) & (extra <= _MOST_EXTRA)
+    return np.where(short, number << 8 | extra << 4 | length, 0).astype(np.uint32)
 
 
 def _encode_kernel(
@@ -455,7 +453,7 @@ def _decode_kernel(
     row_bytes: int,
     tables: NDArray[np.uint16],
     contexts: Bytes,
-    pairs: NDArray[np.uint32],
+    numbers: NDArray[np.uint32],
     out: Bytes,
 ) -> int:
     frame_bytes = out.shape[1]
@@ -492,13 +490,14 @@ def _decode_kernel(
                 row[b] = key[b]
         if length == 0:
             continue
-        table, context, pair_table = tables[head >> 1].reshape(-1), contexts[head >> 1], pairs[head >> 1]
+        table, number_table = tables[head >> 1].reshape(-1), numbers[head >> 1].reshape(-1)
+        context = contexts[head >> 1]
         done, end = np.uint64(8), np.uint64(8 * length)  # bits of the payload: those that were read, and all
-        at, begin = np.int64(0), np.int64(0)  # the next byte, and the line's first
-        kind = 0  # of what comes: how many bytes are as expected, or how many are not
+        at, begin, size = np.int64(0), np.int64(0), line.size  # the next byte, and the line's first
         while True:
-            # The next bits from the highest, 57 of them at least. Without a branch, which would often be mispredicted.
-            # Unsigned indices: signed ones are checked for counting from the end.
+            # The next bits from the highest, 57 of them at least. No branch here is often mispredicted: that would
+            # take longer than the rest. Unsigned indices: signed ones are checked for counting from the end. Whether
+            # there were as many bits is asked at the end; until then `at` keeps within the frame.
             byte, bits, loaded = np.uint64(start) + (done >> np.uint64(3)), np.uint64(0), done
             if byte + np.uint64(8) <= np.uint64(heap.size):
                 for b in range(8):
@@ -507,103 +506,121 @@ def _decode_kernel(
                 for b in range(heap.size - np.int64(byte)):
                     bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
             bits <<= done & np.uint64(7)
-            pair = np.uint32(0) if kind else pair_table[bits >> np.uint64(64 - _BITS)]
-            if pair:
-                taken = np.uint64(pair & np.uint32(15))
-                bits <<= taken
-                done += taken
-                at += np.int64(pair >> np.uint32(4) & np.uint32(255))
-                number = np.int64(pair >> np.uint32(12))
-                if done > end or at > frame_bytes:
-                    return i
-            else:
-                entry = np.uint64(table[np.uint64(kind) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
-                taken = entry & np.uint64(15)
-                bits <<= taken
-                done += taken
-                symbol = np.int64(entry >> np.uint64(4))
-                if symbol == _ESCAPE:
-                    symbol = np.int64(bits >> np.uint64(56))
-                    bits <<= np.uint64(8)
-                    done += np.uint64(8)
-                number = symbol
-                if symbol > _DIRECT and symbol != _END:
-                    extra = symbol - _DIRECT - 1
-                    number = _DIRECT + (1 << extra)
-                    if extra:
-                        number += np.int64(bits >> np.uint64(64 - extra))
-                        bits <<= np.uint64(extra)
-                        done += np.uint64(extra)
-                if taken == 0 or done > end:
+            first = np.uint64(number_table[bits >> np.uint64(64 - _BITS)])
+            taken, extra = first & np.uint64(15), first >> np.uint64(4) & np.uint64(15)
+            rest = bits << taken
+            skip = (first >> np.uint64(8)) + (rest >> np.uint64(1) >> (np.uint64(63) - extra))
+            rest <<= extra
+            done += taken + extra
+            second = np.uint64(number_table[np.uint64(1 << _BITS) | rest >> np.uint64(64 - _BITS)])
+            taken, extra = second & np.uint64(15), second >> np.uint64(4) & np.uint64(15)
+            rest <<= taken
+            span = (second >> np.uint64(8)) + (rest >> np.uint64(1) >> (np.uint64(63) - extra))
+            rest <<= extra
+            done += taken + extra
+            if first == 0 or second == 0:  # the end, or a symbol that is seldom: anew, one after the other
+                done, rest, kind = loaded, bits, 0
+                while kind < 2:
+                    if kind:
+                        byte, rest, loaded = np.uint64(start) + (done >> np.uint64(3)), np.uint64(0), done
+                        for b in range(min(8, heap.size - int(byte))):
+                            rest |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
+                        rest <<= done & np.uint64(7)
+                    entry = np.uint64(table[np.uint64(kind << _BITS) | rest >> np.uint64(64 - _BITS)])
+                    taken, span = entry & np.uint64(15), entry >> np.uint64(4)
+                    rest <<= taken
+                    done += taken
+                    if taken == 0:
+                        return i
+                    if span == _ESCAPE:
+                        span = rest >> np.uint64(56)
+                        rest <<= np.uint64(8)
+                        done += np.uint64(8)
+                    if span == _END:
+                        break
+                    if span > _DIRECT:
+                        extra = span - np.uint64(_DIRECT + 1)
+                        span = np.uint64(_DIRECT) + (np.uint64(1) << extra)
+                        span += rest >> np.uint64(1) >> (np.uint64(63) - extra)
+                        rest <<= extra
+                        done += extra
+                    if kind == 0:
+                        skip = span
+                    kind += 1
+                if kind == 1:
                     return i
                 if kind == 0:
-                    if symbol == _END:
-                        break
-                    at += number
-                    if at > frame_bytes:
-                        return i
-                    kind = 1
-                    continue
-                if symbol == _END:
-                    return i
-            stop = at + (number + 1) // 2 + 1
+                    break
+            bits = rest
+            if skip > np.uint64(frame_bytes) or span > np.uint64(2 * frame_bytes):
+                return i
+            at += np.int64(skip)
+            stop = at + np.int64((span + np.uint64(1)) >> np.uint64(1)) + 1
             if stop > frame_bytes:
                 return i
-            while at >= begin + line.size:
-                whole_line = row[begin : begin + line.size]
-                for b in range(line.size):
+            while at >= begin + size:
+                whole_line = row[begin : begin + size]
+                for b in range(size):
                     whole_line[b] = line[b]
-                begin += line.size
-            left = np.uint64(0)
-            if at > begin:
-                left = np.uint64(line[at - begin - 1])
-            elif at:
-                left = np.uint64(line[line.size - 1])  # as it was in the row above: it is the byte before
-            coded = at + 1 if number > 0 and number % 2 == 0 else stop  # the others are alike
-            while at < stop:
-                if at == begin + line.size:
-                    whole_line = row[begin:at]
-                    for b in range(line.size):
-                        whole_line[b] = line[b]
-                    begin = at
-                if at >= coded:
-                    until = min(stop, begin + line.size)
-                    target = line[at - begin : until - begin]
-                    for b in range(target.size):
-                        target[b] = left
-                    at = until
-                    continue
-                if done - loaded > np.uint64(38):
+                begin += size
+            column = np.uint64(at - begin)
+            # The byte before; of the first in a line it is that of the row above, which is still there.
+            left = np.uint64(line[column - np.uint64(1) if column else np.uint64(size - 1)]) if at else np.uint64(0)
+            coded = stop if span & np.uint64(1) else at + 1  # the others are alike
+            while True:
+                if done - loaded > np.uint64(57 - _BITS - 8):
                     byte, bits, loaded = np.uint64(start) + (done >> np.uint64(3)), np.uint64(0), done
-                    if byte + np.uint64(8) <= np.uint64(heap.size):
-                        for b in range(8):
-                            bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
-                    else:
-                        for b in range(heap.size - np.int64(byte)):
-                            bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
+                    for b in range(min(8, heap.size - int(byte))):
+                        bits |= np.uint64(heap[byte + np.uint64(b)]) << np.uint64(56 - 8 * b)
                     bits <<= done & np.uint64(7)
                 entry = np.uint64(table[np.uint64(context[left]) << np.uint64(_BITS) | bits >> np.uint64(64 - _BITS)])
                 taken = entry & np.uint64(15)
                 bits <<= taken
                 done += taken
                 entry >>= np.uint64(4)
-                if entry == _ESCAPE:
+                if entry == _ESCAPE or taken == 0:
+                    if taken == 0:
+                        return i
                     entry = bits >> np.uint64(56)
                     bits <<= np.uint64(8)
                     done += np.uint64(8)
-                if taken == 0 or done > end:
-                    return i
                 left = (left + entry) & np.uint64(255)
-                line[at - begin] = left
+                line[column] = left
                 at += 1
-            kind = 0
-        if end - done >= np.uint64(8):
+                if at == coded:
+                    break
+                column += np.uint64(1)
+                if at == begin + size:
+                    whole_line = row[begin:at]
+                    for b in range(size):
+                        whole_line[b] = line[b]
+                    begin, column = at, np.uint64(0)
+            more = np.uint64(stop - at)
+            if more <= np.uint64(3) and stop <= begin + size:  # as most spans: in the same way, however many they are
+                last = np.uint64(stop - begin - 1)
+                line[last - min(more, np.uint64(2))] = left
+                line[last - min(more, np.uint64(1))] = left
+                line[last] = left
+                at = stop
+                continue
+            while at < stop:
+                if at == begin + size:
+                    whole_line = row[begin:at]
+                    for b in range(size):
+                        whole_line[b] = line[b]
+                    begin = at
+                until = min(stop, begin + size)
+                target = line[at - begin : until - begin]
+                for b in range(target.size):
+                    target[b] = left
+                at = until
+        if done > end or end - done >= np.uint64(8):
             return i
         while from_above and begin < frame_bytes:
-            rest = row[begin : begin + line.size]
-            for b in range(rest.size):
-                rest[b] = line[b]
-            begin += line.size
+            last_line = row[begin : begin + size]
+            for b in range(last_line.size):
+                last_line[b] = line[b]
+            begin += size
     return -1
 
 
@@ -618,10 +635,10 @@ def decode_reference(
     row_bytes: int,
     tables: NDArray[np.uint16],
     contexts: Bytes,
-    pairs: NDArray[np.uint32],
+    numbers: NDArray[np.uint32],
     out: Bytes,
 ) -> int:
-    """Decode or copy into `out[rows]` as the kernel does, in Python, without `pairs`.
+    """Decode or copy into `out[rows]` as the kernel does, in Python, without `numbers`.
 
     Returns the first damaged payload, or -1.
     """
