@@ -47,11 +47,13 @@ UNTOUCHED = (
     "Centipede",
     "Qbert",
     "Hero",
-    "doom-deadly_corridor-rgb",
-    "doom-deadly_corridor-labels",
+    "doom-defend_the_line-rgb",
+    "doom-defend_the_line-labels",
+    "doom-take_cover-rgb",
+    "doom-take_cover-labels",
 )
 # They were untouched as well, and showed what was slow: the rule of `auto` was changed, and how batches are decoded.
-HARD = ("Riverraid", "Zaxxon", "Frostbite")
+HARD = ("Riverraid", "Zaxxon", "Frostbite", "doom-deadly_corridor-rgb", "doom-deadly_corridor-labels")
 MANY = (
     *FEW,
     "Breakout",
@@ -103,7 +105,7 @@ PRESETS = {
         (*UNTOUCHED, *HARD),
         rounds=7,
         rows=(2500, 600, 6000),
-        subjects=("sb3", "sb3:again", "ours:auto", "ours:delta/2", "published:zstd-3", "plain:zstd3", "cpprb"),
+        subjects=tuple(subject for subject in MAIN if subject not in ("ours:zstd3", "published:lz4-block/1")),
     ),
     "full": Plan(
         MANY,
