@@ -438,35 +438,38 @@ def assert_whole(batch: Any) -> None:
 
 @pytest.mark.parametrize("act", ["sample", "save", "add"])
 @pytest.mark.parametrize("n", [1, ROWS, ROWS + 2])
-def test_another_thread_waits_for_an_add(n: int, act: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_other_threads_wait_for_an_add(n_threads: int, n: int, act: str, tmp_path: Path) -> None:
     """Also for one that took no lock: until then, only one thread had to do with the buffer."""
     ours, done = make(), []
 
-    def other() -> None:
+    def other(k: int) -> None:
         if act == "sample":
             assert_whole(ours.sample(20))
         elif act == "save":
-            ours.save(tmp_path / "buffer")
+            ours.save(tmp_path / f"buffer{k}")
         else:
             ours.add(*numbered(n + 1))
         done.append(act)
 
     def meanwhile() -> None:
-        if not thread.ident:
-            thread.start()
-            thread.join(0.1)
+        for thread in threads:
+            if not thread.ident:
+                thread.start()
+                thread.join(0.1)
         assert not done
 
-    thread = threading.Thread(target=other)
+    threads = [threading.Thread(target=other, args=(k,)) for k in range(n_threads)]
     for i in range(n):
         ours.add(*numbered(i))
     ours.add(*numbered(n)[:5], [Meanwhile(meanwhile)] * N_ENVS)
-    thread.join()
-    assert done
-    assert ours.size() == min(n + 1 + (act == "add"), ROWS)
+    for thread in threads:
+        thread.join()
+    assert len(done) == n_threads
+    assert ours.size() == min(n + 1 + n_threads * (act == "add"), ROWS)
     assert_whole(ours.sample(20))
-    if act == "save":
-        assert_same_state(type(ours).load(tmp_path / "buffer"), ours)
+    for k in range(n_threads if act == "save" else 0):
+        assert_same_state(type(ours).load(tmp_path / f"buffer{k}"), ours)
 
 
 def test_the_handler_of_a_signal_cannot_save_half_an_add(tmp_path: Path) -> None:
@@ -506,14 +509,56 @@ def adding_threads(ours: Any, n: int) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_threads_add_while_another_samples(n_threads: int) -> None:
-    for _ in range(10):  # at first, the one that adds takes no lock
+    ours = make()
+    with adding_threads(ours, n_threads) as added:
+        while not ours.full:
+            pass
+        for _ in range(200):
+            assert_whole(ours.sample(20))
+    assert ours.pos == sum(added) % ROWS
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_threads_add_while_the_first_one_does(n_threads: int) -> None:
+    for _ in range(10):  # at first, that one takes no lock
         ours = make()
+        for i in range(ROWS):
+            ours.add(*numbered(i))
         with adding_threads(ours, n_threads) as added:
-            while not ours.full:
-                pass
-            for _ in range(20):
+            for i in range(50):
+                ours.add(*numbered(i))
+            assert_whole(ours.sample(100))
+        assert ours.pos == (50 + sum(added)) % ROWS
+        assert_whole(ours.sample(100))
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_sample_while_the_first_one_adds(n_threads: int) -> None:
+    interval = sys.getswitchinterval()
+    for _ in range(10):
+        ours, stop, sampled = make(), threading.Event(), [0] * n_threads
+        for i in range(ROWS):
+            ours.add(*numbered(i))
+
+        def read(k: int, ours: Any = ours, stop: threading.Event = stop, sampled: list[int] = sampled) -> None:
+            while not stop.is_set():
                 assert_whole(ours.sample(20))
-        assert ours.pos == sum(added) % ROWS
+                sampled[k] += 1
+
+        threads = [threading.Thread(target=read, args=(k,)) for k in range(n_threads)]
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            i = 0
+            while any(thread.is_alive() for thread in threads) and min(sampled) < 5:
+                ours.add(*numbered(i := i + 1))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            sys.setswitchinterval(interval)
+        assert min(sampled) >= 5
 
 
 def in_the_middle_of_an_add(ours: Any, act: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
-"""Attributes that the first `add` or `sample` sets."""
+"""Attributes that the constructor, `add` or `sample` sets again."""
 _ENV = {"env"}
 WAITING = {"replay": 1 / 2048, "rollout": 1 / 32}
 """Rows that may wait to be stored, of all. A rollout has few of them, and the memory of its batches is larger."""
@@ -85,7 +85,7 @@ class CompressedObservations(Described):
     _usual: Form | None = None  # form of the arguments of `add` that need no check
     _n_lent = 0  # how many of them are observations to lend
     _row_names: list[str] | None = None  # attributes that `add` may write rows of, if they cannot become others
-    _adder: int | None = None  # of `small`, where nothing is compressed
+    _adder = small.NOBODY  # of `small`, where nothing is compressed
     _gathered_by = 0  # the thread whose batch is being gathered by code that is known
     _ahead_next = _ahead_end = -1  # of `ahead`
     _ahead_full = False
@@ -177,6 +177,8 @@ class CompressedObservations(Described):
         if self._stores:
             self._attach()
             keep_freed_memory()
+        else:
+            small.go_without_lock(self)
 
     @property
     def _lock(self) -> Lock:

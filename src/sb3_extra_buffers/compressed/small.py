@@ -3,9 +3,10 @@
 SB3 needs 3 us for it, so nothing is checked before, and what SB3 accepts is accepted. When it raises, the row that it
 has begun to write is put back.
 
-To take a lock would cost a twentieth of that. So the thread that adds first, `_adder`, goes without it as long as no
-other one asks for it. Who does first says that nobody is `_adder` any more; if it then finds, on the stack of that
-thread, that it is adding, it waits until it is done. From then on everybody takes the lock.
+To take a lock would cost a twentieth of that. So the thread that has made the buffer, `_adder`, goes without it as long
+as no other one asks for it. Who does changes the sign of `_adder`, so that this thread takes the lock from now on; and
+if it finds on its stack that it is adding just now, waits until it is done. So does everybody who comes before that is
+over, when nobody is `_adder` any more.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from sb3_extra_buffers.compressed import ahead
 from sb3_extra_buffers.frames.lock import all_of, is_held_here
 
 ATTRIBUTES = ("_adder",)
-"""What it keeps in a buffer, from the first `add` on, besides those of `ahead`."""
-_NOBODY = 0
+"""What it keeps in a buffer, besides those of `ahead`. One that was copied or loaded has it no more."""
+NOBODY = 0
 _codes: set[CodeType] = set()  # of the methods that add without a lock
 
 
@@ -58,9 +59,8 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
         slow(self, a, b, c, d, e, f)
 
     def slow(self: Any, *args: Any) -> None:
-        after = _adds_after(self.__class__, quick)
-        if self._stores or self.observation_space.dtype.kind != "f" or after[:2] != (usual_add, add):
-            after[0](self, *args)
+        if not _suits(self, quick):
+            _adds_after(self.__class__, quick)[0](self, *args)
             return
         lock, begun = self._lock, False
         try:
@@ -68,9 +68,6 @@ def quick_add(add: Callable[..., None], usual_add: Callable[..., None]) -> Calla
             ahead.have(self, fields)
             begun = True
             add(self, *args)
-            if self._adder is None:
-                _without_lock.add(self)
-                self._adder = get_ident()
             lock.release()
             return
         except BaseException as error:
@@ -107,20 +104,40 @@ def is_adding(buffer: Any) -> bool:
 
 
 def _add_of(buffer: Any, frame: FrameType | None) -> FrameType | None:
-    """Return the frame of `add`, of those that have called `frame`, if there is one."""
-    while frame is not None and not (frame.f_code in _codes and frame.f_locals["self"] is buffer):
+    """Return the frame of `add`, of those that have called `frame`, if there is one: the first of several."""
+    found = None
+    while frame is not None:
+        if frame.f_code in _codes and frame.f_locals["self"] is buffer:
+            found = frame
         frame = frame.f_back
-    return frame
+    return found
+
+
+def _suits(buffer: Any, quick: Callable[..., None]) -> bool:
+    """Tell whether a buffer may be added to unchecked: with `quick`, which was called or found in its class."""
+    if buffer._stores or buffer.observation_space.dtype.kind != "f":
+        return False
+    return _adds_after(buffer.__class__, quick)[:2] == _quick[quick]
+
+
+def go_without_lock(buffer: Any) -> None:
+    """Let this thread add without the lock to a buffer that no other one knows yet, if that has such an `add`."""
+    add = type(buffer).add
+    if add in _quick and _suits(buffer, add):
+        _without_lock.add(buffer)
+        buffer._adder = get_ident()
 
 
 def let_others_in(buffer: Any) -> None:
     """Have the thread that adds without the lock take it from now on, unless it is this one; wait until it is done."""
-    adder = buffer._adder
-    if adder not in (None, _NOBODY, get_ident()):
-        buffer._adder = _NOBODY
-        under_way = _add_of(buffer, sys._current_frames().get(adder))
-        while under_way is not None and _add_of(buffer, sys._current_frames().get(adder)) is under_way:
-            time.sleep(0)
+    adder = abs(buffer._adder)
+    if adder in (NOBODY, get_ident()) or is_held_here(buffer._guard):  # who holds it has waited
+        return
+    buffer._adder = -adder
+    under_way = _add_of(buffer, sys._current_frames().get(adder))
+    while under_way is not None and _add_of(buffer, sys._current_frames().get(adder)) is under_way:
+        time.sleep(0)
+    buffer._adder = NOBODY
 
 
 _without_lock: weakref.WeakSet[Any] = weakref.WeakSet()  # buffers that may be added to without their lock
