@@ -551,7 +551,7 @@ def test_threads_sample_while_the_first_one_adds(n_threads: int) -> None:
             for thread in threads:
                 thread.start()
             i = 0
-            while any(thread.is_alive() for thread in threads) and min(sampled) < 5:
+            while all(thread.is_alive() for thread in threads) and min(sampled) < 5:
                 ours.add(*numbered(i := i + 1))
         finally:
             stop.set()
