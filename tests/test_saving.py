@@ -644,7 +644,7 @@ def test_a_signal_comes_in_the_middle(during: str, tmp_path: Path, monkeypatch: 
 
         return step
 
-    owner, name = (FrameStore, "put_blocks") if during == "add" else (files, "write")
+    owner, name = (FrameStore, "hold") if during == "add" else (files, "write")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, handler(getattr(owner, name)))
         add_game(buffer, 20)

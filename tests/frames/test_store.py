@@ -62,6 +62,20 @@ def stacks(n: int, stack: int, size: int, first: int = 1) -> np.ndarray:
     return np.stack([frames[i : i + stack] for i in range(n)])
 
 
+def fail(*args: object) -> None:
+    raise MemoryError
+
+
+def spoiled(call):
+    """Return a function that calls, and then raises."""
+
+    def step(*args: object) -> None:
+        call(*args)
+        raise MemoryError
+
+    return step
+
+
 def noise(n: int, size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (n, 1, size), np.uint8)
 
@@ -92,10 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def put(self, obs: np.ndarray, streams: list[int], gone: Sequence[np.ndarray] = ()) -> np.ndarray:
         before = obs.copy()
-        given = obs
-        if self.interleaved:  # channel-last memory seen channel-first, as SB3 gives it
-            given = np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
-        ids = self.store.put_blocks([given], np.array(streams), gone)[0]
+        ids = self.store.put_blocks([self.given(obs)], np.array(streams), gone)[0]
         assert ids.shape == obs.shape[:2]
         assert ids.dtype == np.uint32
         assert np.array_equal(obs, before)
@@ -104,6 +115,11 @@ class StoreMachine(RuleBasedStateMachine):
             self.last[stream] = obs[i]
         self.streams = max(self.streams, max(streams) + 1)
         return ids
+
+    def given(self, obs: np.ndarray) -> np.ndarray:
+        if self.interleaved:  # channel-last memory seen channel-first, as SB3 gives it
+            return np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
+        return obs
 
     def observation(self, stream: int, kind: str, numbers: list[int]) -> np.ndarray:
         frames = np.stack([numbered_frame(number, self.size) for number in numbers[: self.stack]])
@@ -147,6 +163,73 @@ class StoreMachine(RuleBasedStateMachine):
         if gone and not at_once:
             self.store.release(gone[0])
         self.ring.append((ids, obs))
+
+    @rule(
+        rows=st.lists(
+            st.tuples(
+                st.lists(st.sampled_from(["repeated", "shifted", "fresh", "known"]), min_size=4, max_size=4),
+                st.integers(0, 12),
+                st.sampled_from(["kept", "kept", "dropped", "interrupted"]),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        n_blocks=st.integers(1, 2),
+        fails=st.booleans(),
+    )
+    def hold_rows(self, rows, n_blocks, fails):
+        """Rows of two envs, compared when they come and stored later; some are taken back."""
+        kept = []
+        for kinds, number, outcome in rows:
+            blocks = []
+            for b in range(n_blocks):
+                obs = [self.observation(env, kinds[2 * b + env], [number + b] * 4) for env in range(2)]
+                blocks.append(np.stack(obs))
+                self.last.update(enumerate(obs))
+            n, given = self.store.n_held, [self.given(block) for block in blocks]
+            if outcome == "interrupted":
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(self.store, "drop_held", fail)  # what comes just after the comparison
+                    patch.setattr(self.store, "_overlap_pair", spoiled(self.store._overlap_pair))
+                    with pytest.raises(MemoryError):
+                        self.store.hold(given, np.arange(2), 4)
+                self.store.drop_held(n)
+                assert self.store.n_held == n
+                continue
+            lent = [block.copy() for block in blocks]
+            is_held = self.store.hold([self.given(block) for block in lent], np.arange(2), 4)
+            for block in lent:
+                block[...] = 0xEE  # nobody needs it any more
+            assert self.store.n_held == n + n_blocks * is_held
+            if not is_held:
+                self.put_held(kept, fails)
+                kept = []
+                for block in blocks:
+                    self.held += zip(self.put(block, [0, 1]), block, strict=True)
+            elif outcome == "dropped":
+                self.store.drop_held(n)
+                assert self.store.n_held == n
+            else:
+                kept += blocks
+        self.put_held(kept, fails)
+
+    def put_held(self, blocks: list[np.ndarray], fails: bool) -> None:
+        if not blocks:
+            return
+        gone = [self.ring.popleft()[0].reshape(-1)] if self.ring else []
+        if fails:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(self.store, "_settle", fail)
+                with pytest.raises(MemoryError):
+                    self.store.put_held(gone, fail)
+            gone = []
+        assert self.store.n_held == len(blocks)
+        done: list[np.ndarray] = []
+        self.store.put_held(gone, done.append)
+        assert self.store.n_held == 0
+        (ids,) = done
+        for some, block in zip(ids, blocks, strict=True):
+            self.held += zip(some, block, strict=True)
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 10**6))

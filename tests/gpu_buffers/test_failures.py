@@ -153,7 +153,7 @@ def test_two_stores_of_which_one_cannot_send(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(store, "_WAITING", 1)
     with monkeypatch.context() as patch:
         patch.setattr(store, "for_kernels", out_of_memory)
-        for _ in range(5):  # four wait, then all are stored
+        for _ in range(4):  # three wait, then all are stored
             step = dict_step(*streams)
             ours.add(*step)
             theirs.add(*step)

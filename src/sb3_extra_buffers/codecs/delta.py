@@ -228,15 +228,16 @@ def encode_kernel(
             if last_used[c] < 0:
                 continue
             key = keys[candidates[c]]
-            different = 0
+            differ = np.uint32(0)  # as wide as the words: so the compiler makes shorter vector code of it
             for w in range(n_words):
-                different += frame[w] != key[w]
-            if different < changed:
-                changed = different
+                differ = np.uint32(differ + np.uint32(frame[w] != key[w]))
+            if np.int64(differ) < changed:
+                changed = np.int64(differ)
                 best = c
-        different = 0
+        differ = np.uint32(0)
         for w in range(n_words):
-            different += frame[w] != background[w]
+            differ = np.uint32(differ + np.uint32(frame[w] != background[w]))
+        different = np.int64(differ)
         if different < changed:
             saved = (changed - different) * entry
             if savings[stream] + saved > frame_bytes and learning:

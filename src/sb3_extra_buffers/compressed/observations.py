@@ -49,7 +49,9 @@ _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBU
 """Attributes that the constructor, `add` or `sample` sets again."""
 _ENV = {"env"}
 WAITING = {"replay": 1 / 2048, "rollout": 1 / 32}
-"""Rows that may wait to be stored, of all. A rollout has few of them, and the memory of its batches is larger."""
+"""What is kept of rows that wait to be stored, at most, of all that a buffer holds uncompressed.
+
+A rollout is small, and the memory of its batches larger."""
 
 Key = str | None  # of a Dict space; None where the observation is one array
 
@@ -216,9 +218,9 @@ class CompressedObservations(Described):
                 for store in stores:
                     store.begin()
                 super().add(*checked, **kwargs)  # type: ignore[misc]
-                may_wait = WAITING["replay" if hasattr(self, "next_observations") else "rollout"]
+                share = WAITING["replay" if hasattr(self, "next_observations") else "rollout"]
                 for store in stores:
-                    store.prepare(may_wait)
+                    store.prepare(share)
                 is_stored = True
                 for store in stores:
                     store.publish()

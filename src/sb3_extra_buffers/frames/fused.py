@@ -31,7 +31,8 @@ _decode = numba.njit(nogil=True)(delta.decode_kernel)
 def store_new() -> Callable[..., int]:
     """Return the compiled call. Its arguments are the state of a store and of its coder.
 
-    `progress` holds how many frames are encoded, into how many bytes; how many are new; how many ids are free.
+    `progress` holds how many frames are encoded, into how many bytes; how many are new; at last how many ids are free,
+    from when on all is done.
     `copied` is that of the heap; rows of `scratch` go from step to step.
     The call returns DONE, or what there is no room for: it is then called again, and goes on where it was.
     """
@@ -50,7 +51,7 @@ def store_new() -> Callable[..., int]:
         same_as, hints, streams = scratch[0], scratch[1], scratch[2]
         new_lengths, new_references, new_offsets = scratch[3], scratch[4], scratch[5]
         k = candidates.shape[0]
-        n_words = frames.shape[1]
+        n_words, words = frames.shape[1], candidates.view(np.uint32)
         if progress[2] < 0:
             _look_up(candidates, weights, index_hashes, index_codes, counts, same_as, hints)
             stored, row, nowhere = np.empty((1, frame_bytes), np.uint8), np.zeros(1, np.int64), np.full(1, -1)
@@ -76,13 +77,21 @@ def store_new() -> Callable[..., int]:
                     if difference != 0:
                         hints[j] = -1
                 if same_as[j] == j and hints[j] < 0:
-                    words = candidate.view(np.uint32)
-                    for w in range(n_words):
-                        frames[new, w] = words[w]
-                    streams[new] = sources[j]
                     new += 1
+            if new < k or words.shape[1] != n_words:
+                new = 0
+                for j in range(k):
+                    if same_as[j] == j and hints[j] < 0:
+                        for w in range(n_words):
+                            frames[new, w] = words[j, w]
+                        streams[new] = sources[j]
+                        new += 1
+            else:
+                streams[:] = sources
             progress[2] = new
         new = progress[2]
+        if new == k and words.shape[1] == n_words:  # the usual case: no copy
+            frames = words
         if progress[0] < new and not _encode(
             frames[:new], streams[:new], frame_bytes, position_bytes, keys, uses, key_candidates, last_used, clock,
             backgrounds, votes, savings, learning, data, new_lengths, new_references, progress,
@@ -92,10 +101,11 @@ def store_new() -> Callable[..., int]:
             return TABLES_FULL
         if not _copy_in(data, new_lengths[:new], heap_data, limit, segment_bytes, alive, new_offsets, copied):
             return HEAP_FULL
-        left = _finish(
+        _finish(
             same_as, hints, new_offsets, new_lengths, new_references, offsets, lengths, references, counts, free,
-            n_free, codes, recent_codes, index_codes, result,
+            n_free, codes, recent_codes, index_codes, result, progress[3:],
         )  # fmt: skip
+        left = progress[3]
         progress[3] = _count(before[:0], before, counts, free, left, offsets, segment_bytes, alive, empty)
         for i in range(left, progress[3]):
             uses[references[free[i]]] -= 1

@@ -68,11 +68,11 @@ def confirm() -> Callable[..., None]:
     return jit.choose(_confirm_kernel, confirm_reference, f"void({frames}, {frames}, {ints}, {ints})")
 
 
-def finish() -> Callable[..., int]:
+def finish() -> Callable[..., None]:
     """Return the step that makes ids of codes."""
     ints, ids = "int64[::1]", "uint32[::1]"
     found, stored, tables = f"{ints}, {ints}", f"{ints}, {ints}, {ints}", f"{ints}, {ids}, {ids}, {ids}"
-    signature = f"int64({found}, {stored}, {tables}, {ids}, int64, {ints}, {ints}, {ints}, {ids})"
+    signature = f"void({found}, {stored}, {tables}, {ids}, int64, {ints}, {ints}, {ints}, {ids}, {ints})"
     return jit.choose(finish_kernel, finish_reference, signature)
 
 
@@ -98,10 +98,13 @@ def _overlap_kernel(
     for i in range(n):
         if streams[i] < 0 or streams[i] >= len(recent):
             return -1
+    blocks = 2 if len(second) > 0 else 1
     whole = n_words - n_words % 64
     for i in range(n):
+        if k + blocks * stack > len(candidates):
+            return -2
         stream = streams[i]
-        for b in range(2 if len(second) > 0 else 1):
+        for b in range(blocks):
             frames = first if b == 0 else second
             known = 0  # how many frames have codes: all, all but the newest, or none
             for shift in range(2):
@@ -176,6 +179,8 @@ def _overlap_interleaved_kernel(
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
     for i in range(n):
+        if k + blocks * stack > len(candidates):
+            return -2
         stream = streams[i]
         last = recent[stream]
         begin = 0  # the block to begin with
@@ -297,14 +302,16 @@ def overlap_reference(
 ) -> int:
     """Do as the kernels do, in NumPy, for one or two blocks of frames `[n, stack, ...]` of any layout.
 
-    Fills `codes` [2, n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, or -1
-    and does nothing if `recent` has no room for a stream.
+    Fills `codes` [2, n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, -1 if
+    `recent` has no room for a stream (then nothing is done), or -2 where there may be no room for more candidates.
     """
     if len(streams) and not 0 <= streams.min() <= streams.max() < len(recent):
         return -1
-    stack = first.shape[1]
+    stack, blocks = first.shape[1], (first, second) if len(second) else (first,)
     for i, stream in enumerate(streams.tolist()):  # an observation is compared with the one before
-        for b, frames in enumerate((first, second) if len(second) else (first,)):
+        if k + len(blocks) * stack > len(candidates):
+            return -2
+        for b, frames in enumerate(blocks):
             last, known = recent[stream], 0
             if np.array_equal(frames[i], last):
                 known, codes[b, i] = stack, recent_codes[stream]
@@ -468,7 +475,8 @@ def finish_kernel(
     recent_codes: Ints,
     index_codes: Ints,
     result: Counts,
-) -> int:
+    left: Ints,
+) -> None:
     """Do as `finish_reference`."""
     ids = np.empty(same_as.size, np.int64)
     new = 0
@@ -498,7 +506,7 @@ def finish_kernel(
             recent_codes[i] = ids[-1 - recent_codes[i]]
         counts[recent_codes[i]] += np.uint32(1)
     counts[0] = 1  # the frame of zeros is not counted
-    return n_free
+    left[0] = n_free
 
 
 def finish_reference(
@@ -517,10 +525,12 @@ def finish_reference(
     recent_codes: Ints,
     index_codes: Ints,
     result: Counts,
-) -> int:
-    """Finish as the kernel does, in NumPy: new frames take ids from the end of `free`; returns how many are left.
+    left: Ints,
+) -> None:
+    """Finish as the kernel does, in NumPy: new frames take ids from the end of `free`.
 
-    Writes the tables of the new ids and `result`, the ids of `codes`; counts `codes` and `recent_codes` up.
+    Writes the tables of the new ids and `result`, the ids of `codes`; counts `codes` and `recent_codes` up. At last it
+    writes to `left` how many ids are free: from then on it is done.
     """
     new = np.flatnonzero((same_as == np.arange(len(same_as))) & (hints < 0))
     taken = free[n_free - len(new) : n_free][::-1]
@@ -528,13 +538,14 @@ def finish_reference(
     ids = np.maximum(hints, 0)
     ids[new] = taken
     ids = np.where(same_as < 0, 0, ids[same_as])
-    for array in (codes, recent_codes, index_codes):
+    for array in (recent_codes, index_codes):
         array[array < 0] = ids[-1 - array[array < 0]]
     result[:] = codes
-    np.add.at(counts, codes, 1)
+    result[codes < 0] = ids[-1 - codes[codes < 0]]
+    np.add.at(counts, result, 1)
     np.add.at(counts, recent_codes, 1)
     counts[0] = 1
-    return n_free - len(new)
+    left[0] = n_free - len(new)
 
 
 def count_kernel(

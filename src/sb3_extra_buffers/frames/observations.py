@@ -29,7 +29,7 @@ from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.pairs import Pairs
 from sb3_extra_buffers.frames.spill import Spill, SpilledFrames
 from sb3_extra_buffers.frames.store import FrameStore, Ids, warm_up
-from sb3_extra_buffers.frames.writes import Waiting, Write
+from sb3_extra_buffers.frames.writes import ROWS, Write, may_wait
 
 Output = Literal["raw", "float", "normalized"]
 
@@ -57,6 +57,7 @@ class ObservationStore:
 
     Attributes:
         alone: whether no buffer cares for the lock: then arrays do, when they are pickled.
+        waiting: assignments that count as made, in the order they came; `frames` holds their observations.
     """
 
     alone = False
@@ -101,7 +102,7 @@ class ObservationStore:
         self.staged: list[Write] | None = None
         self.accepted: list[Write] = []
         self.prepared: list[Write] = []
-        self.waiting = Waiting()
+        self.waiting: list[Write] = []
         self.storing = False
         self._settings = {
             "compression_kwargs": dict(compression_kwargs or {}),
@@ -134,7 +135,7 @@ class ObservationStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.tables = weakref.WeakSet(state["tables"])
-        self.pairs, self.waiting = Pairs(), Waiting()
+        self.pairs, self.waiting = Pairs(), []
 
     @property
     def read_dtype(self) -> np.dtype[Any]:
@@ -210,12 +211,12 @@ class ObservationStore:
         self.settle_if_due()
         self.staged = []
 
-    def prepare(self, may_wait: float = 0) -> None:
+    def prepare(self, share: float = 0) -> None:
         """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
 
         Args:
-            may_wait: if some rows are at most this part of a table, they may be copied instead, to be stored with
-                later ones, or when somebody reads.
+            share: if what is kept of some rows is at most this part of their tables, they may be compared only, to be
+                stored with later ones, or when somebody reads.
 
         Raises:
             StoreFullError: `max_bytes` is reached; the assignments are forgotten.
@@ -226,22 +227,50 @@ class ObservationStore:
                 self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
             try:
-                if may_wait and writes and self._can_wait(writes) and self.waiting.keep(writes, may_wait):
-                    self.accepted = writes
-                else:
-                    self._store([*self.waiting.writes, *writes])
+                if writes and not (share and self._can_wait(writes, share) and self._hold(writes)):
+                    self.flush()
+                    self._store(writes)
             except BaseException:
                 self.rollback()
                 raise
 
-    def _can_wait(self, writes: list[Write]) -> bool:
+    def _can_wait(self, writes: list[Write], share: float) -> bool:
         """Tell whether to store these may take place later: it will not be refused."""
-        if not self.planned or self.is_limited or self.spill is not None:
-            return False
-        for write in writes:  # noqa: SIM110 # half the time of `all`
+        for write in writes:
             if write.streams is not self.row_streams:
                 return False
-        return True
+        if self.waiting:
+            return True  # as those before
+        if not self.planned or self.is_limited or self.spill is not None:
+            return False
+        return may_wait(writes, share, self.layout.frame_bytes)
+
+    def _hold(self, writes: list[Write]) -> bool:
+        """Compare a row, to be stored with others, or now if it is the last there is room for. False: no room."""
+        try:
+            self.storing = True
+            blocks = [self.layout.split(write.obs) for write in writes]
+            if not self.frames.hold(blocks, self.row_streams, ROWS):
+                return False
+            for write in writes:
+                del write.obs
+            self.accepted = writes
+            if not self.frames.can_hold(len(writes)):
+                self._store_held()
+            return True
+        finally:
+            self.storing = False
+
+    def _store_held(self) -> None:
+        """Store what waits, and the row that is accepted, to be published."""
+        writes = [*self.waiting, *self.accepted]
+
+        def done(ids: Ids) -> None:
+            for i, write in enumerate(writes):
+                write.ids = ids[i]
+            self.prepared = writes
+
+        self.frames.put_held(self._drained(), done)
 
     def _store(self, writes: list[Write]) -> None:
         """Store the observations of `writes`, to be published."""
@@ -252,7 +281,7 @@ class ObservationStore:
                 break
         try:
             self.storing = True
-            for group in groups if writes else ():
+            for group in groups:
                 blocks = [self.layout.split(write.obs) for write in group]
                 ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
                 for i, write in enumerate(group):
@@ -267,7 +296,7 @@ class ObservationStore:
         Raises:
             RuntimeError: this thread is about to do so, and somebody reads meanwhile.
         """
-        if not self.waiting.writes:
+        if not self.waiting:
             return
         with self.lock:
             if self.storing or self.prepared or self.accepted:
@@ -275,48 +304,46 @@ class ObservationStore:
                     "observations are read in the middle of a call that stores some, on the same thread, as from the "
                     "handler of a signal: note there that it came, and read them when the step is done"
                 )
-            is_stored = False
             try:
-                self._store(self.waiting.writes)
-                is_stored = True
+                self.storing = True
+                self._store_held()
                 self.publish()
             except BaseException:  # also of Ctrl-C
-                if is_stored:
+                if self.prepared:
                     self.publish()
-                else:
-                    self._forget_prepared()  # they wait on
                 raise
+            finally:
+                self.storing = False
 
     def publish(self) -> None:
         """Make the prepared assignments show. Interrupted, it can be called again to do the rest."""
         with self.lock:
-            if self.accepted:
-                if self.accepted[-1] not in self.waiting.writes:  # once, should this have been interrupted
-                    self.waiting.writes = [*self.waiting.writes, *self.accepted]
-                self.accepted = []
-            elif self.prepared:
-                self.waiting.writes = []  # they are the first of these
+            if self.prepared:
+                self.waiting = []  # they are the first of these
+            elif self.accepted and self.accepted[-1] not in self.waiting:  # once, should this have been interrupted
+                self.waiting = [*self.waiting, *self.accepted]
+            self.accepted = []
             for write in self.prepared:
-                place = write.table.stored[write.index]  # a view: the index is of integers
+                table, ids = write.table, write.ids
+                place = table.stored[write.index]  # a view: the index is of integers
                 if write.replaced is None:
                     write.replaced = place.flatten()
-                write.table.touch(write.index)
-                place[...] = write.ids.reshape(place.shape)
+                table.touch(write.index)
+                place[...] = ids if ids.shape == place.shape else ids.reshape(place.shape)
             done, self.prepared = self.prepared, []
             for write in done:
                 if write.replaced is not None and write.replaced.tobytes().strip(b"\0"):  # not only frames of zeros
                     self.orphans.append(write.replaced)
 
     def rollback(self) -> None:
-        """Forget the assignments since `begin`, prepared or not."""
+        """Forget the assignments since `begin`, prepared or not. What waited before stays, or shows if it is stored."""
         with self.lock:
-            self.staged, self.accepted = None, []
-            self._forget_prepared()
-
-    def _forget_prepared(self) -> None:
-        prepared, self.prepared = self.prepared, []
-        for write in prepared:
-            self.frames.release(write.ids)
+            self.staged, self.accepted, n = None, [], len(self.waiting)
+            self.frames.drop_held(n)
+            forgotten, self.prepared = self.prepared[n:], self.prepared[:n]
+            for write in forgotten:
+                self.frames.release(write.ids)
+            self.publish()
 
     def collect(self) -> None:
         """Store what waits; release the frames of what was overwritten, and of arrays that are gone."""
@@ -350,7 +377,7 @@ class ObservationStore:
         """Every byte kept for these observations, ids included."""
         with self.lock:
             self.collect()
-            return self.frames.nbytes + self.waiting.nbytes + sum(table.nbytes for table in self.tables)
+            return self.frames.nbytes + sum(table.nbytes for table in self.tables)
 
     def _codecs(self, layout: Layout) -> Callable[..., Codec]:
         """Return what opens codecs for frames of this layout: `codec(method, **settings)`."""
@@ -490,7 +517,7 @@ class IdTable:
         if index is None:
             self.parts[:] = self.marks
         else:
-            row = index[0] if isinstance(index, tuple) else index
+            row = index if type(index) is int else index[0]  # type: ignore[index] # a tuple
             self.parts[row % len(self.stored) // self.part] = self.marks
 
     def mark(self) -> int:

@@ -14,6 +14,7 @@ from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, array_bytes, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.frames import matching, pairs
 from sb3_extra_buffers.frames.heap import Budget, Heap
+from sb3_extra_buffers.frames.held import Held
 from sb3_extra_buffers.frames.lock import Lock
 
 Ids = NDArray[np.uint32]
@@ -22,7 +23,7 @@ _WORD = 8
 _ENTRY = 24  # bytes of tables per frame
 _ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
-_BEGUN = np.array((0, 0, -1, 0))  # what `progress` of `fused` is at first
+_BEGUN = np.array((0, 0, -1, -1))  # what `progress` of `fused` is at first
 
 
 class FrameStore:
@@ -85,6 +86,7 @@ class FrameStore:
             from sb3_extra_buffers.frames import fused
 
             self._fused, self._identify = fused, self._in_one_call
+        self._held: Held | None = None
         self._clear_index()
 
     def _clear_index(self) -> None:
@@ -127,6 +129,7 @@ class FrameStore:
             Ids `[blocks, n, stack]`.
         """
         with self.lock:
+            assert not self.n_held  # who holds some stores them first
             self.n_puts += 1
             streams = np.ascontiguousarray(streams, np.int64)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
@@ -136,16 +139,93 @@ class FrameStore:
             sources = np.empty(codes.size, np.int64)
             # More streams come with ids 0, which are not counted.
             before = np.concatenate([self.recent_ids.reshape(-1), *gone])
-            k = 0
             try:
-                for b in range(0, len(blocks), 2):
-                    k = self._overlap_pair(blocks[b : b + 2], streams, codes[b : b + 2], candidates, sources, k)
-                return self._identify(candidates[:k], sources[:k], codes, before)
+                k = self._compare(blocks, streams, codes, candidates, sources, 0)
+                return self._settle(candidates[:k], sources[:k], codes, before, _ignore)
             except BaseException:
-                self.recent[:], self.recent_ids[:] = 0, 0
+                self._forget_recent()
                 self._clear_index()
                 self.release(before)
                 raise
+
+    def hold(self, blocks: Sequence[Bytes], streams: Ints, rows: int) -> bool:
+        """Do the first step for a row of blocks; `put_held` does the others, for several rows at once.
+
+        Args:
+            blocks: as `put_blocks` takes them. They are not needed any more afterwards.
+            streams: `[n]`, of every block and every row.
+            rows: how many such rows to have room for.
+
+        Returns:
+            Whether they are held; False if there is no room.
+        """
+        with self.lock:
+            held = self._held
+            if held is None or not held.ends:
+                shape = (rows * len(blocks), len(streams), self.stack)
+                if held is None or held.codes.shape != shape:
+                    self._held = held = Held(rows, len(blocks), *shape[1:], self.n_words)
+                held.before = self.recent_ids.flatten()
+            n, k = held.end
+            codes = held.codes[n : n + len(blocks)]
+            if codes.shape[:2] != (len(blocks), len(streams)):
+                return False
+            held.is_sure = False
+            k = self._compare(blocks, streams, codes, held.candidates, held.sources, k)
+            if k < 0:
+                self.drop_held(n)
+                return False
+            held.ends = [*held.ends, (n + len(blocks), k)]
+            held.is_sure = True
+            return True
+
+    def put_held(self, gone: Sequence[Ids], done: Callable[[Ids], None]) -> None:
+        """Store the blocks that are held. If this raises before they are stored, they are held on.
+
+        Args:
+            gone: as of `put_blocks`.
+            done: is given the ids `[blocks, n, stack]`, at the very moment they are stored; perhaps twice, if that is
+                interrupted.
+        """
+        held = self._held
+        assert held is not None
+        with self.lock:
+            self.n_puts += 1
+            before = np.concatenate([held.before, *gone])
+
+            def let_go(ids: Ids) -> None:
+                held.ends = []
+                done(ids)
+
+            try:
+                self._settle(*held.contents, before, let_go)
+            except BaseException:
+                if held.ends:
+                    self._clear_index()
+                    before[: held.before.size] = 0  # still counted
+                self.release(before)
+                raise
+
+    def drop_held(self, n: int) -> None:
+        """Forget held blocks but the first `n`, and what the step before has done for others."""
+        with self.lock:
+            held = self._held
+            if held is None or (held.is_sure and held.end[0] <= n):
+                return
+            held.ends = [end for end in held.ends if end[0] <= n]
+            held.is_sure = True
+            self._forget_recent()
+            if not held.ends:
+                self.release(held.before)
+
+    @property
+    def n_held(self) -> int:
+        """How many blocks are held."""
+        return 0 if self._held is None else self._held.end[0]
+
+    def can_hold(self, n: int) -> bool:
+        """Tell whether there is room for `n` more blocks."""
+        return self._held is None or self._held.end[0] + n <= len(self._held.codes)
 
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Decode the frames `ids` [n] into `out` [n, frame_bytes], C-contiguous."""
@@ -213,7 +293,27 @@ class FrameStore:
     @property
     def nbytes(self) -> int:
         """Every byte this store owns."""
-        return array_bytes(self) + self.heap.nbytes + self.coder.nbytes
+        held = 0 if self._held is None else self._held.nbytes
+        return array_bytes(self) + self.heap.nbytes + self.coder.nbytes + held
+
+    def _compare(
+        self,
+        blocks: Sequence[Bytes],
+        streams: Ints,
+        codes: Ints,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        k: int,
+    ) -> int:
+        """Do the first step. Returns how many candidates there are then, or a negative number if there is no room."""
+        for b in range(0, len(blocks), 2):
+            k = self._overlap_pair(blocks[b : b + 2], streams, codes[b : b + 2], candidates, sources, k)
+            if k < 0:
+                break
+        return k
+
+    def _forget_recent(self) -> None:
+        self.recent[:], self.recent_ids[:] = 0, 0
 
     def _overlap_pair(
         self,
@@ -237,7 +337,7 @@ class FrameStore:
         second = prepare(blocks[1]) if len(blocks) > 1 else first[:0]
         while True:
             end = overlap(first, second, streams, self.recent, self.recent_ids, codes, out, sources, k)
-            if end >= 0:
+            if end != -1:
                 return end
             self._make_room(streams)
 
@@ -248,12 +348,30 @@ class FrameStore:
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
 
-    def _steps(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
+    def _settle(
+        self,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        codes: Ints,
+        before: Ints,
+        done: Callable[[Ids], None],
+    ) -> Ids:
         """Return the ids for `codes`, after finding the candidates among the frames or storing them.
 
         `recent` counts its frames too, so that they do not go while they are compared with: those in `before`, where
-        ids to release are as well, no more.
+        ids to release are as well, no more. `done` is called when nothing can fail any more.
         """
+        return self._identify(candidates, sources, codes, before, done)
+
+    def _steps(
+        self,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        codes: Ints,
+        before: Ints,
+        done: Callable[[Ids], None],
+    ) -> Ids:
+        """Settle them, step by step."""
         k = len(candidates)
         same_as, hints = np.empty(k, np.int64), np.empty(k, np.int64)
         known = self._look_up(
@@ -269,30 +387,36 @@ class FrameStore:
             new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
             frames, sources = frames[new], sources[new]
         offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
-        ids = np.empty(codes.shape, np.uint32)
-        self.n_free = self._finish(
-            same_as,
-            hints,
-            offsets,
-            lengths,
-            references,
-            self.offsets,
-            self.lengths,
-            self.references,
-            self.counts,
-            self.free,
-            self.n_free,
-            codes.reshape(-1),
-            self.recent_ids.reshape(-1),
-            self._index_ids,
-            ids.reshape(-1),
-        )
+        ids, left = np.empty(codes.shape, np.uint32), np.full(1, -1)
+
+        def complete() -> None:
+            self.n_free = int(left[0])
+            done(ids)
+
+        try:
+            self._finish(
+                *(same_as, hints, offsets, lengths, references),
+                *(self.offsets, self.lengths, self.references, self.counts, self.free, self.n_free),
+                *(codes.reshape(-1), self.recent_ids.reshape(-1), self._index_ids, ids.reshape(-1), left),
+            )
+            complete()
+        except BaseException:  # also of Ctrl-C
+            if left[0] >= 0:
+                complete()
+            raise
         gone = before.copy()
         before[:] = 0  # once, whatever happens from here on
         self.release(gone)
         return ids
 
-    def _in_one_call(self, candidates: NDArray[np.uint64], sources: Ints, codes: Ints, before: Ints) -> Ids:
+    def _in_one_call(
+        self,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        codes: Ints,
+        before: Ints,
+        done: Callable[[Ids], None],
+    ) -> Ids:
         """Do the steps for `delta`, compiled as one; see `fused`."""
         coder, heap, k, fused = self.coder, self.heap, len(candidates), self._fused
         assert isinstance(coder, DeltaCoder)
@@ -303,6 +427,11 @@ class FrameStore:
         frames, data = np.empty((k, coder.n_words), np.uint32), np.empty(k * self.frame_bytes, np.uint8)
         progress, copied, empty = _BEGUN.copy(), _BEGUN[:3].copy(), np.empty(1 + before.size, np.int64)
         copied[2], state = heap.at, heap.state
+
+        def complete() -> None:
+            heap.at, self.n_free = int(copied[2]), int(progress[3])
+            done(ids)
+
         try:
             while full := store_new(
                 *(candidates, sources, codes.reshape(-1), before, ids.reshape(-1)),
@@ -321,11 +450,14 @@ class FrameStore:
                     heap.at = int(copied[2])
                     heap.make_room(int(lengths[copied[0]]))
                     copied[2] = heap.at
-        except BaseException:
-            coder.release(scratch[4, : progress[0]])
-            heap.undo(state, scratch[5, : copied[0]])
+            complete()
+        except BaseException:  # also of Ctrl-C
+            if progress[3] >= 0:
+                complete()
+            else:
+                coder.release(scratch[4, : progress[0]])
+                heap.undo(state, scratch[5, : copied[0]])
             raise
-        heap.at, self.n_free = int(copied[2]), int(progress[3])
         self._let_go(0, empty)
         return ids
 
@@ -381,6 +513,10 @@ class FrameStore:
         more = int(streams.max()) + 1 - len(self.recent)
         self.budget.check(more * self.stack * self.frame_bytes)
         self.recent, self.recent_ids = grown(self.recent, more), grown(self.recent_ids, more)
+
+
+def _ignore(ids: Ids) -> None:
+    """Do nothing: the caller is given the ids."""
 
 
 def _as_pixels(frames: Bytes) -> NDArray[np.uint32]:

@@ -1,7 +1,7 @@
-"""Assignments on their way into a store. Those of a buffer's `add` may wait: several at once cost little more.
+"""Assignments on their way into a store, and which of them may wait: several rows at once cost little more.
 
 Between two steps of a training the code and data of a call come from far away, so that it takes five times as long as
-in a loop; a copy of the observations does not.
+in a loop. So a buffer's `add` has its row compared, which reads the observations once, and stored together with others.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_extra_buffers.frames import held
+
 if TYPE_CHECKING:
     from sb3_extra_buffers.frames.observations import IdTable
     from sb3_extra_buffers.frames.store import Ids
 
-_ROWS = 4  # that wait: more gain little, and fewer do not make up for the copy
-_BYTES = 1 << 21  # of their observations, at most
+ROWS = 4
+"""Rows that are stored at once: more gain little."""
+_BYTES = 1 << 21  # of what is kept of them, at most
 
 
 class Write:
     """One assignment: observations `[n, *obs_shape]` to a place of a table."""
 
     __slots__ = ("ids", "index", "obs", "replaced", "streams", "table")
+    obs: NDArray[Any]  # until they are compared
     ids: Ids  # of the observations, when they are stored
 
     def __init__(self, table: IdTable, index: Any, obs: NDArray[Any], streams: NDArray[np.int64]) -> None:
@@ -33,40 +37,11 @@ class Write:
         self.replaced: Ids | None = None  # what the place had, from when it is written on
 
 
-class Waiting:
-    """Assignments that count as made, and are not stored yet.
-
-    Attributes:
-        writes: the assignments, in the order they came.
-    """
-
-    def __init__(self) -> None:
-        self.writes: list[Write] = []
-        self._memory: list[tuple[Any, NDArray[Any]]] = []  # for the observations of each; how those lay
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the memory where observations wait, whether they do or not."""
-        return sum(memory.nbytes for _, memory in self._memory)
-
-    def keep(self, writes: list[Write], share: float) -> bool:
-        """Copy the observations of `writes`, which may then be appended; False where there is no room for them.
-
-        Args:
-            writes: a row for each of some tables.
-            share: rows of a table may wait where they are at most this part of all it has.
-        """
-        waiting, n_bytes = len(self.writes), 0
-        for write in writes:
-            n_bytes += write.obs.nbytes
-            if share * len(write.table.stored) < _ROWS:
-                return False
-        if waiting >= _ROWS * len(writes) or _ROWS * n_bytes > _BYTES:
-            return False
-        for i, write in enumerate(writes, waiting):
-            obs = write.obs
-            if i >= len(self._memory) or self._memory[i][0] != obs.strides:
-                self._memory[i:] = [(obs.strides, np.empty_like(obs))]  # it lies as they do: a fast copy
-            write.obs = self._memory[i][1]
-            np.copyto(write.obs, obs)
-        return True
+def may_wait(writes: list[Write], share: float, frame_bytes: int) -> bool:
+    """Tell whether what is kept of such rows is little: at most this part of what their tables hold, uncompressed."""
+    n_ids = 0
+    for write in writes:
+        n_ids += write.table.stored.size
+    n_streams, stack = writes[0].table.stored.shape[-2:]
+    n = held.n_candidates(ROWS, len(writes), n_streams, stack)
+    return n <= share * n_ids and n * frame_bytes <= _BYTES

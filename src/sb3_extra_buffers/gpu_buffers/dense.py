@@ -74,6 +74,9 @@ class DenseFrames:
         self.counts[ids] = 1
         return ids.astype(np.uint32).reshape(len(blocks), len(streams), 1)
 
+    def drop_held(self, n: int) -> None:
+        """Nothing to do: no block is held, each is sent when it comes."""
+
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Read the frames `ids` into `out`; waits for the device."""
         (places,) = to_device([ids.astype(np.int64)], self.cells.device)

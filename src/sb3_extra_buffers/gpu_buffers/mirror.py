@@ -8,14 +8,14 @@ Only payloads, entries and keys that are new cross the bus, many in one transfer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs.base import Bytes, Ints
+from sb3_extra_buffers.codecs.base import Ints
 from sb3_extra_buffers.codecs.delta import Delta, DeltaCoder
 from sb3_extra_buffers.codecs.none import NoCompression
 from sb3_extra_buffers.codecs.rle import Rle
@@ -43,13 +43,19 @@ class MirroredFrames(FrameStore):
         packer()  # compiled now, not in the middle of a training
         self._unsent = set(np.flatnonzero(self.counts).tolist())
 
-    def put_blocks(self, blocks: Sequence[Bytes], streams: Ints, gone: Sequence[Ids] = ()) -> Ids:
-        """Store observations as `FrameStore` does, and note which of their frames are new: their ids were free."""
-        most = len(blocks) * len(streams) * self.stack
+    def _settle(
+        self,
+        candidates: NDArray[np.uint64],
+        sources: Ints,
+        codes: Ints,
+        before: Ints,
+        done: Callable[[Ids], None],
+    ) -> Ids:
+        """Store frames as `FrameStore` does, and note which are new: their ids were free."""
         known = len(self.counts)
-        free = set(self.free[max(self.n_free - most, 0) : self.n_free].tolist())
+        free = set(self.free[max(self.n_free - len(candidates), 0) : self.n_free].tolist())
         try:
-            ids = super().put_blocks(blocks, streams, gone)
+            ids = super()._settle(candidates, sources, codes, before, done)
             self._unsent.update(i for i in ids.reshape(-1).tolist() if i in free or i >= known)
         except StoreFullError:  # nothing was stored
             raise

@@ -116,7 +116,7 @@ class DeviceObservations(ObservationStore):
         self.begin_anew()
         self._mirrored.forget_mirror()
 
-    def prepare(self, may_wait: float = 0) -> None:
+    def prepare(self, share: float = 0) -> None:
         """Store as `ObservationStore` does, and check that the device's heap is large enough.
 
         Raises:
@@ -127,7 +127,7 @@ class DeviceObservations(ObservationStore):
                 self._mirrored.forget_unsent()
             elif self._mirrored.n_unsent >= _WAITING:
                 self.refresh()
-            super().prepare(may_wait)
+            super().prepare(share)
             self._check_limit()
         except BaseException:
             self.rollback()
@@ -380,7 +380,7 @@ class DenseObservations(DeviceObservations):
         cells = sum(table.ids.size for table in self.tables)
         self._dense.reserve(cells + 2 * self.streams)
 
-    def prepare(self, may_wait: float = 0) -> None:
+    def prepare(self, share: float = 0) -> None:
         """Store as `ObservationStore` does, at once: the device gets what is added when it is added."""
         ObservationStore.prepare(self)
 
