@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_no_memory(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     for i, step in enumerate(steps(twin.default_kind, N_ENVS, 60)):
         with monkeypatch.context() as patch:
             if i % 3:
-                patch.setattr(FrameStore, "_settle", no_memory)
+                patch.setattr(FrameStore, "_resolve", no_memory)
                 if n_waiting(ours):
                     with pytest.raises(MemoryError):
                         ours.memory_usage()
@@ -158,21 +159,25 @@ def no_memory(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["delta", "zstd3"])
-@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("by", ["who reads", "the last row", "a row of new episodes"])
 @pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
-def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None:
-    """By who reads, or by the `add` that is the last one to find room: at any instruction."""
+def test_ctrl_c_while_it_is_stored(twin: Twin, by: str, method: str) -> None:
+    """By who reads, or by the `add` after which there is no room to wait: at any instruction."""
+    reads = by == "who reads"
     given = (twin.default_kind, 4, N_ENVS)
     settings = {"compression_method": method, "frame_stack": 1}
     *before, last = (all_steps := steps(twin.default_kind, N_ENVS, 16, end=0))[:8]
     after = all_steps[8:]
+    if by == "a row of new episodes":
+        del before[-1]
+        last, *after = steps(twin.default_kind, N_ENVS, 9, seed=1)
     where, interrupted, outcomes = 0, True, set()
     while interrupted:
         ours, sb3 = twin.make(*given, **settings)
         for step in before:
             twin.add(ours, step)
             twin.add(sb3, step)
-        assert n_waiting(ours) == 6  # of the last three steps
+        assert n_waiting(ours) == 2 * len(before) - 8  # of the last two or three steps
 
         def act(ours: Any = ours) -> None:
             ours.memory_usage() if reads else twin.add(ours, last)
@@ -192,7 +197,7 @@ def test_ctrl_c_while_it_is_stored(twin: Twin, reads: bool, method: str) -> None
 
 
 @pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
-@pytest.mark.parametrize("during", ["hold", "_settle", "publish"])
+@pytest.mark.parametrize("during", ["hold", "_resolve", "publish"])
 def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its handler reads: that is refused where rows are about to be stored, and does no harm."""
     ours, sb3 = planned(twin, 7)
@@ -204,7 +209,8 @@ def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch:
         def step(*args: Any, **kwargs: Any) -> Any:
             nonlocal refused
             for store in ours._stores.values():
-                if store.waiting and (store.storing or store.prepared or store.accepted):
+                about_to = store.storing or store.prepared or store.accepted
+                if about_to and (store.waiting or store.frames.is_holding):
                     refused += 1
                     with pytest.raises(RuntimeError, match="handler of a signal"):
                         pickle.dumps(ours)
@@ -217,6 +223,28 @@ def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch:
         twin.add(ours, step)
         twin.add(sb3, step)
     assert refused > 3
+    assert_same_arrays(ours, sb3)
+    assert_counted(ours)
+
+
+def test_two_threads_read() -> None:
+    """Both find that something waits: it is stored once."""
+    twin = TWINS["replay"]
+    ours, sb3 = planned(twin)
+    for i, step in enumerate(steps(twin.default_kind, N_ENVS, 40)):
+        twin.add(ours, step)
+        twin.add(sb3, step)
+        store = ours._stores[None]
+        if not store.waiting:
+            continue
+        with store.lock:
+            other = threading.Thread(target=store.flush)
+            other.start()
+            other.join(0.01)  # by then it waits for the lock
+            store.flush()
+        other.join()
+        if i % 10 == 9:
+            assert_same_arrays(ours, sb3)
     assert_same_arrays(ours, sb3)
     assert_counted(ours)
 

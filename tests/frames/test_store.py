@@ -22,10 +22,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from interrupting import interrupts
 
 from sb3_extra_buffers.codecs import get_codec, optional
 from sb3_extra_buffers.frames import FrameStore, StoreFullError, matching
 from sb3_extra_buffers.frames.heap import Budget
+from sb3_extra_buffers.frames.held import Candidates
 
 METHODS = ["none", "rle", "rle-jit", "gzip1", "igzip0", "zstd3", "zstd-3", "lz4-frame", "lz4-block", "delta"]
 with_and_without_numba = pytest.mark.parametrize("numba", [True, False], ids=["numba", "numpy"])
@@ -189,7 +191,6 @@ class StoreMachine(RuleBasedStateMachine):
             n, given = self.store.n_held, [self.given(block) for block in blocks]
             if outcome == "interrupted":
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(self.store, "drop_held", fail)  # what comes just after the comparison
                     patch.setattr(self.store, "_overlap_pair", spoiled(self.store._overlap_pair))
                     with pytest.raises(MemoryError):
                         self.store.hold(given, np.arange(2), 4)
@@ -219,7 +220,7 @@ class StoreMachine(RuleBasedStateMachine):
         gone = [self.ring.popleft()[0].reshape(-1)] if self.ring else []
         if fails:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(self.store, "_settle", fail)
+                patch.setattr(self.store, "_resolve", fail)
                 with pytest.raises(MemoryError):
                     self.store.put_held(gone, fail)
             gone = []
@@ -318,6 +319,60 @@ def test_what_is_put_can_be_taken(method, size, numba):
         everything = np.concatenate(ids)
         order = np.random.default_rng(0).permutation(len(everything))
         assert np.array_equal(taken(store, everything[order]), np.concatenate(blocks)[order])
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("size", [64, 61])
+def test_more_new_frames_than_there_is_room_for(size, interleaved, numba):
+    """In a row that is held: there is made room, for this once, and every frame is found as ever."""
+    streams, restarts = np.arange(6), (3, 4, 9)
+    obs = [stacks(20, 4, size, first=100 * stream + 1) for stream in streams]
+    anew = [stacks(20, 4, size, first=100 * stream + 51) for stream in streams]
+    with numba_or_not(numba):
+        stores = [FrameStore(size, get_codec("delta"), stack=4, streams=6) for _ in range(2)]
+    found, waiting = [], []
+    for step in range(19):
+        rows = [(anew if step in restarts and stream < 3 else obs)[stream][step : step + 2] for stream in streams]
+        blocks = [np.stack([row[b] for row in rows]) for b in range(2)]
+        if interleaved:
+            blocks = [np.ascontiguousarray(block.transpose(0, 2, 1)).transpose(0, 2, 1) for block in blocks]
+        expected = stores[0].put_blocks(blocks, streams)
+        assert stores[1].hold(blocks, streams, 4)
+        waiting.append((expected, blocks))
+        if not stores[1].can_hold(2):
+            stores[1].put_held([], found.append)
+            assert len(found[-1]) == 2 * len(waiting)
+            for i, (_, blocks) in enumerate(waiting):
+                assert np.array_equal(taken(stores[1], found[-1][2 * i : 2 * i + 2]), np.stack(blocks))
+            waiting.clear()
+            if step in restarts:
+                assert stores[1]._held is None  # nobody keeps the room
+        if not stores[1].is_holding:
+            assert stores[0].n_frames == stores[1].n_frames
+    assert 4 < len(found) < 10
+
+
+def test_ctrl_c_while_room_is_made():
+    """Who compares looks at the frames to see how much room there is."""
+    where, interrupted = 0, True
+    while interrupted:
+        candidates = Candidates(4, 61)
+        interrupted = interrupts(lambda made=candidates: made.grow(3), where, ("sb3_extra_buffers",))
+        assert 4 <= len(candidates.frames) <= len(candidates.sources) <= 7
+        where += 1
+    assert len(candidates.frames) == 7
+
+
+def test_held_blocks_are_stored_first():
+    store = FrameStore(40, get_codec("delta"), stack=1)
+    with pytest.raises(RuntimeError, match="no blocks"):
+        store.put_held([], fail)
+    assert store.hold([noise(1, 40)], np.zeros(1, np.int64), 4)
+    with pytest.raises(RuntimeError, match="held"):
+        store.put(noise(1, 40), np.zeros(1, np.int64))
+    assert not store.hold([noise(2, 40)], np.zeros(2, np.int64), 4)  # another size
+    assert store.n_held == 1
 
 
 def test_putting_and_taking_nothing():

@@ -9,54 +9,99 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs.base import Ints
+from sb3_extra_buffers.codecs.base import Ints, grown
+
+WORD = 8
+"""Bytes that are compared at once."""
+_NOTHING = np.empty(0, np.int64)
+
+
+def words_of(frame_bytes: int) -> int:
+    """Return how many words a frame has."""
+    return -(-frame_bytes // WORD)
+
+
+class Candidates:
+    """Frames that are perhaps new, one after another.
+
+    Args:
+        room: for how many.
+        frame_bytes: size of a frame. What its last word has beyond it is 0.
+
+    Attributes:
+        frames: the frames, `[room, words]`.
+        sources: the streams they come from, `[room]`.
+        n: how many there are.
+    """
+
+    __slots__ = ("frames", "n", "sources")
+
+    def __init__(self, room: int, frame_bytes: int) -> None:
+        self.frames = np.empty((room, words_of(frame_bytes)), np.uint64)
+        if frame_bytes % WORD:
+            self.frames[:, -1] = 0
+        self.sources = np.empty(room, np.int64)
+        self.n = 0
+
+    def grow(self, more: int) -> None:
+        """Make room for so many more."""
+        frames, self.sources = grown(self.frames, more), grown(self.sources, more)
+        self.frames = frames  # last, should this be interrupted: they say how much room there is
 
 
 class Held:
     """Room for some rows, each of so many blocks.
 
     Args:
-        rows: how many, if each has one new frame per stream.
+        rows: how many. There is room for one new frame of each stream in each of them; candidates grow if more come.
         n_blocks: blocks of a row.
         n_streams: observations of a block.
         stack: frames of an observation.
-        n_words: 8-byte words of a frame.
+        frame_bytes: size of a frame.
 
     Attributes:
-        candidates: the new frames.
-        sources: the streams they come from.
+        candidates: the frames that are perhaps new.
         codes: what stands for the ids of all frames, `[blocks, n_streams, stack]`.
-        before: ids that were counted for the streams' last observations before the first block came.
-        ends: for each row that is held, how many blocks and new frames there are with it.
-        is_sure: False while a row is being compared: if that fails, the streams' last observations are not known.
+        before: ids that were counted for the streams' last observations before the first block came. They stay counted
+            as long as something is held.
+        ends: for each row that is held, how many blocks and candidates there are with it.
+        comparing: True while a row is compared, and if that was interrupted: the streams' last observations are then
+            not known.
     """
 
-    def __init__(self, rows: int, n_blocks: int, n_streams: int, stack: int, n_words: int) -> None:
-        n = n_candidates(rows, n_blocks, n_streams, stack)
-        self.candidates = np.zeros((n, n_words), np.uint64)
-        self.sources = np.empty(n, np.int64)
+    def __init__(self, rows: int, n_blocks: int, n_streams: int, stack: int, frame_bytes: int) -> None:
+        self.candidates = Candidates(room(rows, n_blocks, n_streams, stack), frame_bytes)
+        self.usual_room = len(self.candidates.sources)
         self.codes = np.empty((rows * n_blocks, n_streams, stack), np.int64)
-        self.before: NDArray[np.int64] = np.empty(0, np.int64)
+        self.before: NDArray[np.int64] = _NOTHING
         self.ends: list[tuple[int, int]] = []
-        self.is_sure = True
+        self.comparing = False
 
     @property
-    def end(self) -> tuple[int, int]:
-        """How many blocks are held, and how many frames of them are new."""
-        return self.ends[-1] if self.ends else (0, 0)
+    def n_blocks(self) -> int:
+        """How many blocks are held."""
+        return self.ends[-1][0] if self.ends else 0
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether there were more candidates than usual."""
+        return len(self.candidates.sources) > self.usual_room
 
     @property
     def contents(self) -> tuple[NDArray[np.uint64], Ints, Ints]:
-        """The new frames, where they come from, and the codes."""
-        n, k = self.end
-        return self.candidates[:k], self.sources[:k], self.codes[:n]
+        """The candidates, where they come from, and the codes."""
+        blocks, n = self.ends[-1]
+        return self.candidates.frames[:n], self.candidates.sources[:n], self.codes[:blocks]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the room, used or not."""
-        return self.candidates.nbytes + self.sources.nbytes + self.codes.nbytes + self.before.nbytes
+        return self.candidates.frames.nbytes + self.candidates.sources.nbytes + self.codes.nbytes + self.before.nbytes
 
 
-def n_candidates(rows: int, n_blocks: int, n_streams: int, stack: int) -> int:
-    """Return for how many new frames there is room: before each stream, for the most that it may have."""
+def room(rows: int, n_blocks: int, n_streams: int, stack: int) -> int:
+    """Return how many candidates some rows have room for.
+
+    That is one of each stream in each row. At every stream there has to be room for as many as it may have.
+    """
     return rows * n_streams - 1 + n_blocks * stack

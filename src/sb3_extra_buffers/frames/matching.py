@@ -41,17 +41,17 @@ def hash_weights() -> Words:
     return state.integers(0, 2**64, _PERIOD, np.uint64) | np.uint64(1)
 
 
-def overlap() -> Callable[..., int]:
+def overlap() -> Callable[..., bool]:
     """Return the step for two blocks of frames that lie one after another, as 8-byte words `[n, stack, words]`."""
     words, ints, codes = "uint64[:,:,::1]", "int64[::1]", "int64[:,:,::1]"
-    signature = f"int64({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint64[:,::1], {ints}, int64)"
+    signature = f"boolean({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint64[:,::1], {ints}, {ints})"
     return jit.choose(_overlap_kernel, overlap_reference, signature)
 
 
-def overlap_interleaved() -> Callable[..., int]:
+def overlap_interleaved() -> Callable[..., bool]:
     """Return the step for two blocks of 4 byte frames whose pixels lie side by side, as 4-byte words `[n, pixels]`."""
     words, ints, codes = "uint32[:,::1]", "int64[::1]", "int64[:,:,::1]"
-    signature = f"int64({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint8[:,::1], {ints}, int64)"
+    signature = f"boolean({words}, {words}, {ints}, {words}, int64[:,::1], {codes}, uint8[:,::1], {ints}, {ints})"
     return jit.choose(_overlap_interleaved_kernel, _overlap_interleaved_reference, signature)
 
 
@@ -92,18 +92,17 @@ def _overlap_kernel(
     codes: Ints,
     candidates: Words,
     sources: Ints,
-    k: int,
-) -> int:
+    progress: Ints,
+) -> bool:
     n, stack, n_words = first.shape
-    for i in range(n):
-        if streams[i] < 0 or streams[i] >= len(recent):
-            return -1
     blocks = 2 if len(second) > 0 else 1
     whole = n_words - n_words % 64
-    for i in range(n):
-        if k + blocks * stack > len(candidates):
-            return -2
+    k = progress[0]
+    for i in range(progress[1], n):
         stream = streams[i]
+        progress[0], progress[1] = k, i
+        if stream < 0 or stream >= len(recent) or k + blocks * stack > len(candidates):
+            return False
         for b in range(blocks):
             frames = first if b == 0 else second
             known = 0  # how many frames have codes: all, all but the newest, or none
@@ -156,7 +155,8 @@ def _overlap_kernel(
                     for w in range(n_words):
                         recent[stream, s, w] = frames[i, s, w]
                     recent_codes[stream, s] = codes[b, i, s]
-    return k
+    progress[0], progress[1] = k, n
+    return True
 
 
 def _overlap_interleaved_kernel(
@@ -168,20 +168,19 @@ def _overlap_interleaved_kernel(
     codes: Ints,
     candidates: Bytes,
     sources: Ints,
-    k: int,
-) -> int:
+    progress: Ints,
+) -> bool:
     n, n_pixels = first.shape
-    for i in range(n):
-        if streams[i] < 0 or streams[i] >= len(recent):
-            return -1
     stack = 4
     blocks = 2 if len(second) > 0 else 1
     whole = n_pixels - n_pixels % 256
     eight, newest = np.uint32(8), np.uint32(24)
-    for i in range(n):
-        if k + blocks * stack > len(candidates):
-            return -2
+    k = progress[0]
+    for i in range(progress[1], n):
         stream = streams[i]
+        progress[0], progress[1] = k, i
+        if stream < 0 or stream >= len(recent) or k + blocks * stack > len(candidates):
+            return False
         last = recent[stream]
         begin = 0  # the block to begin with
         known = -1  # how many frames of the next observation have codes; -1: it has to be compared
@@ -286,7 +285,8 @@ def _overlap_interleaved_kernel(
                 for s in range(stack):
                     recent_codes[stream, s] = codes[b, i, s]
             known = -1
-    return k
+    progress[0], progress[1] = k, n
+    return True
 
 
 def overlap_reference(
@@ -298,19 +298,19 @@ def overlap_reference(
     codes: Ints,
     candidates: NDArray[Any],
     sources: Ints,
-    k: int,
-) -> int:
+    progress: Ints,
+) -> bool:
     """Do as the kernels do, in NumPy, for one or two blocks of frames `[n, stack, ...]` of any layout.
 
-    Fills `codes` [2, n, stack], and from `k` on `candidates` and the streams they come from; returns the next k, -1 if
-    `recent` has no room for a stream (then nothing is done), or -2 where there may be no room for more candidates.
+    Fills `codes` [2, n, stack], `candidates` and the streams they come from. `progress` is how many candidates there
+    are, and how many observations are done. Returns False if `recent` has no room for a stream, or perhaps `candidates`
+    for its frames: it is then called again, and goes on where it was.
     """
-    if len(streams) and not 0 <= streams.min() <= streams.max() < len(recent):
-        return -1
     stack, blocks = first.shape[1], (first, second) if len(second) else (first,)
-    for i, stream in enumerate(streams.tolist()):  # an observation is compared with the one before
-        if k + len(blocks) * stack > len(candidates):
-            return -2
+    for i in range(progress[1], len(streams)):  # an observation is compared with the one before
+        k, stream = int(progress[0]), streams[i]
+        if not 0 <= stream < len(recent) or k + len(blocks) * stack > len(candidates):
+            return False
         for b, frames in enumerate(blocks):
             last, known = recent[stream], 0
             if np.array_equal(frames[i], last):
@@ -328,7 +328,8 @@ def overlap_reference(
                     k += 1
             recent[stream] = frames[i]
             recent_codes[stream] = codes[b, i]
-    return k
+        progress[:] = k, i + 1
+    return True
 
 
 def _overlap_interleaved_reference(
@@ -340,13 +341,13 @@ def _overlap_interleaved_reference(
     codes: Ints,
     candidates: Bytes,
     sources: Ints,
-    k: int,
-) -> int:
+    progress: Ints,
+) -> bool:
     def planes(words: NDArray[np.uint32]) -> Bytes:
         return words.view(np.uint8).reshape(*words.shape, 4).transpose(0, 2, 1)
 
     blocks = planes(first), planes(second)
-    return overlap_reference(*blocks, streams, planes(recent), recent_codes, codes, candidates, sources, k)
+    return overlap_reference(*blocks, streams, planes(recent), recent_codes, codes, candidates, sources, progress)
 
 
 def look_up_kernel(

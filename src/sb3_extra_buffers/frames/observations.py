@@ -88,7 +88,7 @@ class ObservationStore:
         self.method = method
         self.frame_stack = frame_stack
         self.streams = max(streams, 1)
-        self.row_streams = np.arange(self.streams)
+        self.row_streams = np.arange(self.streams, dtype=np.int64)
         self.row_shape = (self.streams, *self.obs_shape)
         self.budget = Budget() if budget is None else budget
         self.lock = Lock() if lock is None else lock
@@ -240,7 +240,7 @@ class ObservationStore:
             if write.streams is not self.row_streams:
                 return False
         if self.waiting:
-            return True  # as those before
+            return True  # as those before; `hold` refuses a row for which there is no room
         if not self.planned or self.is_limited or self.spill is not None:
             return False
         return may_wait(writes, share, self.layout.frame_bytes)
@@ -296,7 +296,7 @@ class ObservationStore:
         Raises:
             RuntimeError: this thread is about to do so, and somebody reads meanwhile.
         """
-        if not self.waiting:
+        if not self.waiting and not self.frames.is_holding:
             return
         with self.lock:
             if self.storing or self.prepared or self.accepted:
@@ -304,6 +304,8 @@ class ObservationStore:
                     "observations are read in the middle of a call that stores some, on the same thread, as from the "
                     "handler of a signal: note there that it came, and read them when the step is done"
                 )
+            if not self.waiting:
+                return  # another thread was faster
             try:
                 self.storing = True
                 self._store_held()
@@ -517,7 +519,7 @@ class IdTable:
         if index is None:
             self.parts[:] = self.marks
         else:
-            row = index if type(index) is int else index[0]  # type: ignore[index] # a tuple
+            row = index[0] if isinstance(index, tuple) else index
             self.parts[row % len(self.stored) // self.part] = self.marks
 
     def mark(self) -> int:

@@ -14,16 +14,15 @@ from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, array_bytes, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.frames import matching, pairs
 from sb3_extra_buffers.frames.heap import Budget, Heap
-from sb3_extra_buffers.frames.held import Held
+from sb3_extra_buffers.frames.held import WORD, Candidates, Held, words_of
 from sb3_extra_buffers.frames.lock import Lock
 
 Ids = NDArray[np.uint32]
 
-_WORD = 8
 _ENTRY = 24  # bytes of tables per frame
 _ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
-_BEGUN = np.array((0, 0, -1, -1))  # what `progress` of `fused` is at first
+_BEGUN = np.array((0, 0, -1, -1), np.int64)  # what `progress` of `fused` is at first
 
 
 class FrameStore:
@@ -65,7 +64,7 @@ class FrameStore:
         self.counts = np.ones(1, np.uint32)
         self.free = np.zeros(1, np.uint32)  # ids that are free, the first `n_free` of them
         self.n_free = 0
-        self.n_words = -(-frame_bytes // _WORD)
+        self.n_words = words_of(frame_bytes)
         self.recent: NDArray[Any] = np.zeros((streams, stack, self.n_words), np.uint64)
         self.recent_ids = np.zeros((streams, stack), np.int64)
         self._prepare()
@@ -129,19 +128,18 @@ class FrameStore:
             Ids `[blocks, n, stack]`.
         """
         with self.lock:
-            assert not self.n_held  # who holds some stores them first
+            if self.is_holding:
+                raise RuntimeError("blocks are held: store them first, with put_held")
             self.n_puts += 1
             streams = np.ascontiguousarray(streams, np.int64)
             codes = np.empty((len(blocks), len(streams), self.stack), np.int64)
-            candidates = np.empty((codes.size, self.n_words), np.uint64)
-            if self.frame_bytes % _WORD:
-                candidates[:, -1] = 0  # what the last word has beyond the frame
-            sources = np.empty(codes.size, np.int64)
+            candidates = Candidates(codes.size, self.frame_bytes)
             # More streams come with ids 0, which are not counted.
             before = np.concatenate([self.recent_ids.reshape(-1), *gone])
             try:
-                k = self._compare(blocks, streams, codes, candidates, sources, 0)
-                return self._settle(candidates[:k], sources[:k], codes, before, _ignore)
+                self._compare(blocks, streams, codes, candidates)
+                k = candidates.n
+                return self._resolve(candidates.frames[:k], candidates.sources[:k], codes, before, _ignore)
             except BaseException:
                 self._forget_recent()
                 self._clear_index()
@@ -151,32 +149,32 @@ class FrameStore:
     def hold(self, blocks: Sequence[Bytes], streams: Ints, rows: int) -> bool:
         """Do the first step for a row of blocks; `put_held` does the others, for several rows at once.
 
+        If this raises, `drop_held` has to be called.
+
         Args:
             blocks: as `put_blocks` takes them. They are not needed any more afterwards.
-            streams: `[n]`, of every block and every row.
+            streams: `[n]`, int64, of every block and every row.
             rows: how many such rows to have room for.
 
         Returns:
-            Whether they are held; False if there is no room.
+            Whether they are held; False if there is no room for so many blocks, or blocks of this size.
         """
         with self.lock:
             held = self._held
             if held is None or not held.ends:
                 shape = (rows * len(blocks), len(streams), self.stack)
                 if held is None or held.codes.shape != shape:
-                    self._held = held = Held(rows, len(blocks), *shape[1:], self.n_words)
+                    self._held = held = Held(rows, len(blocks), *shape[1:], self.frame_bytes)
+                held.candidates.n = 0
                 held.before = self.recent_ids.flatten()
-            n, k = held.end
+            n = held.n_blocks
             codes = held.codes[n : n + len(blocks)]
             if codes.shape[:2] != (len(blocks), len(streams)):
                 return False
-            held.is_sure = False
-            k = self._compare(blocks, streams, codes, held.candidates, held.sources, k)
-            if k < 0:
-                self.drop_held(n)
-                return False
-            held.ends = [*held.ends, (n + len(blocks), k)]
-            held.is_sure = True
+            held.comparing = True
+            self._compare(blocks, streams, codes, held.candidates)
+            held.ends = [*held.ends, (n + len(blocks), held.candidates.n)]
+            held.comparing = False
             return True
 
     def put_held(self, gone: Sequence[Ids], done: Callable[[Ids], None]) -> None:
@@ -184,48 +182,64 @@ class FrameStore:
 
         Args:
             gone: as of `put_blocks`.
-            done: is given the ids `[blocks, n, stack]`, at the very moment they are stored; perhaps twice, if that is
+            done: is given the ids `[blocks, n, stack]` at the very moment they are stored; once more if that is
                 interrupted.
         """
-        held = self._held
-        assert held is not None
         with self.lock:
+            held = self._held
+            if held is None or not held.ends:
+                raise RuntimeError("no blocks are held")
             self.n_puts += 1
-            before = np.concatenate([held.before, *gone])
+            n_before, before = held.before.size, np.concatenate([held.before, *gone])
 
             def let_go(ids: Ids) -> None:
                 held.ends = []
+                if held.has_grown:
+                    self._held = None
                 done(ids)
 
             try:
-                self._settle(*held.contents, before, let_go)
+                self._resolve(*held.contents, before, let_go)
             except BaseException:
                 if held.ends:
+                    self._forget_recent()
                     self._clear_index()
-                    before[: held.before.size] = 0  # still counted
+                    before[:n_before] = 0  # they stay counted
                 self.release(before)
                 raise
 
     def drop_held(self, n: int) -> None:
-        """Forget held blocks but the first `n`, and what the step before has done for others."""
+        """Forget held blocks but the first `n`, and a row of which the comparison was interrupted.
+
+        The last observations of all streams are then forgotten, too. Interrupted, it can be called again.
+        """
         with self.lock:
             held = self._held
-            if held is None or (held.is_sure and held.end[0] <= n):
+            if held is None or (not held.comparing and held.n_blocks <= n):
                 return
+            held.comparing = True
             held.ends = [end for end in held.ends if end[0] <= n]
-            held.is_sure = True
+            held.candidates.n = held.ends[-1][1] if held.ends else 0
             self._forget_recent()
             if not held.ends:
-                self.release(held.before)
+                before, held.before = held.before, _NOTHING
+                self.release(before)
+            held.comparing = False
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether blocks are held, or being compared to be."""
+        return self._held is not None and (bool(self._held.ends) or self._held.comparing)
 
     @property
     def n_held(self) -> int:
         """How many blocks are held."""
-        return 0 if self._held is None else self._held.end[0]
+        return 0 if self._held is None else self._held.n_blocks
 
     def can_hold(self, n: int) -> bool:
         """Tell whether there is room for `n` more blocks."""
-        return self._held is None or self._held.end[0] + n <= len(self._held.codes)
+        held = self._held
+        return held is None or (held.n_blocks + n <= len(held.codes) and not held.has_grown)
 
     def take(self, ids: NDArray[Any], out: Bytes) -> None:
         """Decode the frames `ids` [n] into `out` [n, frame_bytes], C-contiguous."""
@@ -296,34 +310,12 @@ class FrameStore:
         held = 0 if self._held is None else self._held.nbytes
         return array_bytes(self) + self.heap.nbytes + self.coder.nbytes + held
 
-    def _compare(
-        self,
-        blocks: Sequence[Bytes],
-        streams: Ints,
-        codes: Ints,
-        candidates: NDArray[np.uint64],
-        sources: Ints,
-        k: int,
-    ) -> int:
-        """Do the first step. Returns how many candidates there are then, or a negative number if there is no room."""
+    def _compare(self, blocks: Sequence[Bytes], streams: Ints, codes: Ints, candidates: Candidates) -> None:
+        """Do the first step."""
         for b in range(0, len(blocks), 2):
-            k = self._overlap_pair(blocks[b : b + 2], streams, codes[b : b + 2], candidates, sources, k)
-            if k < 0:
-                break
-        return k
+            self._overlap_pair(blocks[b : b + 2], streams, codes[b : b + 2], candidates)
 
-    def _forget_recent(self) -> None:
-        self.recent[:], self.recent_ids[:] = 0, 0
-
-    def _overlap_pair(
-        self,
-        blocks: Sequence[Bytes],
-        streams: Ints,
-        codes: Ints,
-        candidates: NDArray[np.uint64],
-        sources: Ints,
-        k: int,
-    ) -> int:
+    def _overlap_pair(self, blocks: Sequence[Bytes], streams: Ints, codes: Ints, candidates: Candidates) -> None:
         """Do the first step for one or two blocks."""
         frames = blocks[0]
         interleaved = self.recent.ndim == 2  # the frames of a stack pixel by pixel
@@ -332,23 +324,30 @@ class FrameStore:
             self.recent, interleaved = _as_pixels(self.recent.view(np.uint8)[..., : self.frame_bytes]), True
         prepare: Callable[[Bytes], NDArray[Any]] = _as_pixels if interleaved else self._as_words
         overlap = self._overlap_interleaved if interleaved else self._overlap
-        out = candidates.view(np.uint8) if interleaved else candidates
         first = prepare(frames)
         second = prepare(blocks[1]) if len(blocks) > 1 else first[:0]
+        progress = np.array((candidates.n, 0), np.int64)
         while True:
-            end = overlap(first, second, streams, self.recent, self.recent_ids, codes, out, sources, k)
-            if end != -1:
-                return end
-            self._make_room(streams)
+            out = candidates.frames.view(np.uint8) if interleaved else candidates.frames
+            if overlap(first, second, streams, self.recent, self.recent_ids, codes, out, candidates.sources, progress):
+                break
+            if 0 <= streams[progress[1]] < len(self.recent):
+                candidates.grow(codes.size)
+            else:
+                self._make_room(streams)
+        candidates.n = int(progress[0])
+
+    def _forget_recent(self) -> None:
+        self.recent[:], self.recent_ids[:] = 0, 0
 
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
-        if self.frame_bytes % _WORD == 0:
+        if self.frame_bytes % WORD == 0:
             return jit.contiguous(frames).view(np.uint64)
-        padded = np.zeros((*frames.shape[:2], self.n_words * _WORD), np.uint8)
+        padded = np.zeros((*frames.shape[:2], self.n_words * WORD), np.uint8)
         padded[..., : self.frame_bytes] = frames
         return padded.view(np.uint64)
 
-    def _settle(
+    def _resolve(
         self,
         candidates: NDArray[np.uint64],
         sources: Ints,
@@ -371,7 +370,7 @@ class FrameStore:
         before: Ints,
         done: Callable[[Ids], None],
     ) -> Ids:
-        """Settle them, step by step."""
+        """Resolve them, step by step."""
         k = len(candidates)
         same_as, hints = np.empty(k, np.int64), np.empty(k, np.int64)
         known = self._look_up(
@@ -387,7 +386,7 @@ class FrameStore:
             new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
             frames, sources = frames[new], sources[new]
         offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
-        ids, left = np.empty(codes.shape, np.uint32), np.full(1, -1)
+        ids, left = np.empty(codes.shape, np.uint32), np.full(1, -1, np.int64)
 
         def complete() -> None:
             self.n_free = int(left[0])

@@ -43,5 +43,5 @@ def may_wait(writes: list[Write], share: float, frame_bytes: int) -> bool:
     for write in writes:
         n_ids += write.table.stored.size
     n_streams, stack = writes[0].table.stored.shape[-2:]
-    n = held.n_candidates(ROWS, len(writes), n_streams, stack)
+    n = held.room(ROWS, len(writes), n_streams, stack)
     return n <= share * n_ids and n * frame_bytes <= _BYTES

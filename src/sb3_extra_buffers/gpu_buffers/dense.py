@@ -22,6 +22,7 @@ class DenseFrames:
     """Frames by id like a `FrameStore`, each in a cell of its own, nothing compared. Cell 0 is the frame of zeros."""
 
     stack = 1
+    is_holding = False
 
     def __init__(self, frame_bytes: int, lock: Lock) -> None:
         self.frame_bytes = frame_bytes

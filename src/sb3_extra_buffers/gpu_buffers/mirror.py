@@ -43,7 +43,7 @@ class MirroredFrames(FrameStore):
         packer()  # compiled now, not in the middle of a training
         self._unsent = set(np.flatnonzero(self.counts).tolist())
 
-    def _settle(
+    def _resolve(
         self,
         candidates: NDArray[np.uint64],
         sources: Ints,
@@ -55,7 +55,7 @@ class MirroredFrames(FrameStore):
         known = len(self.counts)
         free = set(self.free[max(self.n_free - len(candidates), 0) : self.n_free].tolist())
         try:
-            ids = super()._settle(candidates, sources, codes, before, done)
+            ids = super()._resolve(candidates, sources, codes, before, done)
             self._unsent.update(i for i in ids.reshape(-1).tolist() if i in free or i >= known)
         except StoreFullError:  # nothing was stored
             raise
