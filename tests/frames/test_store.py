@@ -1,6 +1,7 @@
 """`FrameStore` against a plain dict of arrays: every frame exact, every frame once, and no more memory than it says."""
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -362,6 +363,43 @@ def test_ctrl_c_while_room_is_made():
         assert 4 <= len(candidates.frames) <= len(candidates.sources) <= 7
         where += 1
     assert len(candidates.frames) == 7
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("method", ["delta", "none"])
+@pytest.mark.parametrize("during", ["put_held", "drop_held"])
+def test_ctrl_c_while_rows_are_held(during, method, numba):
+    """They are stored, or held on, or taken back when that is asked for again; later rows are right, too."""
+    obs, streams = [stacks(16, 2, 24, first=100 * stream + 1) for stream in range(2)], np.arange(2)
+    rows = [np.stack([some[i] for some in obs]) for i in range(16)]
+    where, interrupted = 0, True
+    while interrupted:
+        with numba_or_not(numba):
+            store = FrameStore(24, get_codec(method), stack=2, streams=2)
+        known = [(store.put(row, streams), row) for row in rows[:3]]
+        for row in rows[3:6]:
+            assert store.hold([row], streams, 4)
+        found: list[np.ndarray] = []
+        gone = known.pop(0)[0].reshape(-1)
+        arguments = ([gone], found.append) if during == "put_held" else (1,)
+        call = functools.partial(getattr(store, during), *arguments)
+        interrupted = interrupts(call, where, ("sb3_extra_buffers",))
+        if during == "drop_held":
+            store.drop_held(1)
+            store.release(gone)
+        kept = rows[3:6] if during == "put_held" else rows[3:4]
+        if store.n_held:
+            assert not found
+            assert store.n_held == len(kept)
+            kept = [*kept, rows[6]]
+            assert store.hold([rows[6]], streams, 4)  # compared with what is known of the last ones
+            store.put_held([], found.append)
+        known += zip(found[-1], kept, strict=True)
+        known += [(store.put(row, streams), row) for row in rows[7:]]
+        for ids, row in known:
+            assert np.array_equal(taken(store, ids), row)
+        where += 3
+    assert where > 30
 
 
 def test_held_blocks_are_stored_first():
