@@ -73,6 +73,7 @@ class Plan:
     """What to measure, and how long.
 
     Attributes:
+        more_of_rgb: what is measured on pictures, too: colours as numbers, not compressed, is faster than SB3's copy.
         all_methods_on: recordings on which `MORE` subjects are measured, too.
         rows: steps of the 4 envs that a buffer holds: of stacked frames, of single images, of vectors.
         rounds: turns of each subject at each measure.
@@ -82,6 +83,7 @@ class Plan:
     rounds: int
     rows: tuple[int, int, int]
     subjects: tuple[str, ...] = MAIN
+    more_of_rgb: tuple[str, ...] = ("ours:palette+none",)
     all_methods_on: tuple[str, ...] = ()
     allocators: tuple[str, ...] = tuple(ALLOCATORS)
 
@@ -96,7 +98,8 @@ class Plan:
         return 5 if recording == "HalfCheetah" else 1
 
     def subjects_of(self, recording: str) -> tuple[str, ...]:
-        return self.subjects + (MORE if recording in self.all_methods_on else ())
+        of_rgb = self.more_of_rgb if recording.endswith("-rgb") else ()
+        return self.subjects + of_rgb + (MORE if recording in self.all_methods_on else ())
 
 
 PRESETS = {

@@ -66,6 +66,33 @@ def test_replay_with_each_method_and_each_kind(method: str, kind: str) -> None:
     check_replay(TWINS["replay"], ours, sb3, cached_steps(kind, 2, N_STEPS))
 
 
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [
+        ("pictures", "{filter}"),
+        ("pictures-last", "{filter}"),
+        ("picture-stack", "{filter}"),
+        ("picture-stack-last", "{filter}"),
+        ("stack-view", "{method}"),  # frames turn out to have one channel: a filter has nothing to do
+        ("noise-of-4-channels", "{filter}"),
+    ],
+)
+@pytest.mark.parametrize("filter", ["palette", "interleave"])
+@pytest.mark.parametrize("method", ["none", "zstd"])
+def test_filters_before_it_is_known_how_frames_are_stacked(method: str, filter: str, kind: str, codec: str) -> None:
+    options: dict[str, Any] = {"compression_method": method, "compression_kwargs": {"filter": filter}}
+    ours, sb3 = TWINS["replay"].make(KINDS[kind], ROWS, 2, **options)
+    check_replay(TWINS["replay"], ours, sb3, cached_steps(kind, 2, N_STEPS))
+    assert ours.memory_usage().method == codec.format(method=method, filter=filter)
+
+
+def test_a_filter_that_cannot_have_anything_to_do_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 to 4 bytes, not 1"):
+        TWINS["replay"].make(
+            KINDS["image"], ROWS, 2, compression_method="zstd3", compression_kwargs={"filter": "palette"}
+        )
+
+
 def _thinned(twins: list[Twin], kinds: list[str]) -> list[Any]:
     """Pair methods and kinds so that each class meets each method once, and each kind."""
     chosen = []

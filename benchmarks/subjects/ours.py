@@ -1,4 +1,4 @@
-"""This repository's buffers, with any compression method."""
+"""This repository's buffers, with any compression method, such as `zstd3`, or `palette+none`: a filter before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ REPLAY, ROLLOUT = CompressedReplayBuffer, CompressedRolloutBuffer
 
 
 def options(space: spaces.Box, method: str) -> dict[str, Any]:
-    return {"compression_method": method or "auto"}
+    kind, _, codec = (method or "auto").rpartition("+")
+    return {"compression_method": codec} | ({"compression_kwargs": {"filter": kind}} if kind else {})
 
 
 def replay(recording: Recording, rows: int, method: str) -> CompressedReplayBuffer:

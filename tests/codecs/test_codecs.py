@@ -208,6 +208,34 @@ def test_payloads_lie_anywhere_in_the_heap(codec):
 
 
 @every_codec
+@pytest.mark.parametrize("threads", [1, 3])
+def test_frames_go_where_they_should_and_some_are_copied(codec, threads, monkeypatch):
+    """Groups of four: two frames are decoded, one is a copy of the first, one of the second."""
+    monkeypatch.setattr(parallel, "n_threads", lambda: threads)
+    monkeypatch.setattr(parallel, "_team", None)
+    if threads > 1:
+        monkeypatch.setattr(type(codec.coder(960)), "effort", lambda self, lengths, out: (out.nbytes, 1000))
+    n = 4 * 30
+    kinds = ("noise", "sparse", "runs", "zeros", "constant", "counting")
+    frames = np.concatenate([make_frames(kind, 20, 960, seed=1) for kind in kinds]).reshape(-1, 4, 960)
+    frames[:, 2], frames[:, 3] = frames[:, 0], frames[:, 1]
+    frames = frames.reshape(n, 960)
+    coder = codec.coder(960)
+    encoded = coder.encode(frames, np.zeros(n, np.int64))
+    offsets = np.cumsum(encoded.lengths) - encoded.lengths
+    rows = np.random.default_rng(0).permutation(n)
+    sources = np.full((n // 4, 4), -1)
+    sources[:, 2:] = rows.reshape(-1, 4)[:, :2]
+    out = np.full((n, 960), 0xA5, np.uint8)
+    heap = np.frombuffer(encoded.data.tobytes(), np.uint8)  # read-only
+    coder.decode_groups(heap, offsets, encoded.lengths, encoded.references, out, rows, sources.reshape(-1), 4)
+    assert np.array_equal(out[rows], frames)
+    out[:] = 0xA5
+    assert coder.decode_part(heap, offsets, *encoded[1:], rows, sources.reshape(-1), out) == -1
+    assert np.array_equal(out[rows], frames)
+
+
+@every_codec
 @repeatable
 @given(payload=st.binary(max_size=300), items=st.sampled_from(SIZES[:-2]))
 def test_arbitrary_bytes_do_no_harm(codec, payload, items):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import pickle
 import signal
@@ -91,9 +92,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(numba_or_not(numba))
         self.stack, self.size, self.streams = stack, size, 2
-        self.store = FrameStore(
-            size, get_codec(method, {"keys": 2} if method == "delta" else None), stack, self.streams
-        )
+        name, _, kind = method.partition(", ")
+        settings = {"keys": 2} if name == "delta" else {}
+        codec = get_codec(name, {**settings, "filter": kind} if kind else settings, channels=3)
+        self.store = FrameStore(size, codec, stack, self.streams)
+        self.turns = 0
         self.held: list[tuple[np.ndarray, np.ndarray]] = []  # ids [stack] that we own, frames [stack, size]
         self.ring: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=8)
         self.last = {stream: np.zeros((stack, size), np.uint8) for stream in range(5)}
@@ -103,9 +106,9 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.patches.close()
 
-    @initialize(interleaved=st.booleans())
-    def choose_layout(self, interleaved):
-        self.interleaved = interleaved
+    @initialize(by_pixel=st.sampled_from(["never", "always", "by turns"]))
+    def choose_layout(self, by_pixel):
+        self.by_pixel = by_pixel
 
     def put(self, obs: np.ndarray, streams: list[int], gone: Sequence[np.ndarray] = ()) -> np.ndarray:
         before = obs.copy()
@@ -120,9 +123,13 @@ class StoreMachine(RuleBasedStateMachine):
         return ids
 
     def given(self, obs: np.ndarray) -> np.ndarray:
-        if self.interleaved:  # channel-last memory seen channel-first, as SB3 gives it
-            return np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
-        return obs
+        self.turns += 1
+        if self.by_pixel == "never" or (self.by_pixel == "by turns" and self.turns % 3):
+            return obs
+        if self.store.likes_pixels:
+            return np.ascontiguousarray(obs.reshape(len(obs), 1, 3, -1).transpose(0, 1, 3, 2))
+        # Channel-last memory seen channel-first, as SB3 gives it.
+        return np.ascontiguousarray(obs.transpose(0, 2, 1)).transpose(0, 2, 1)
 
     def observation(self, stream: int, kind: str, numbers: list[int]) -> np.ndarray:
         frames = np.stack([numbered_frame(number, self.size) for number in numbers[: self.stack]])
@@ -297,13 +304,69 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @with_and_without_numba
-@pytest.mark.parametrize(("stack", "size"), [(1, 5), (4, 64), (4, 97), (3, 40)])
-@pytest.mark.parametrize("method", ["none", "delta", "rle", "zstd"])
+@pytest.mark.parametrize(
+    ("method", "stack", "size"),
+    [
+        *itertools.product(["none", "delta", "rle", "zstd"], [1], [5]),
+        *itertools.product(["none", "delta", "rle", "zstd"], [4], [64, 97]),
+        *itertools.product(["none", "delta", "rle", "zstd"], [3], [40]),
+        *itertools.product(["none, palette", "zstd, palette", "delta, interleave"], [1], [24, 57]),
+        ("zstd, palette", 2, 24),
+    ],
+)
 def test_any_sequence_of_calls(method, stack, size, numba):
     run_state_machine_as_test(
         lambda: StoreMachine(method, stack, size, numba),
         settings=settings(max_examples=12, stateful_step_count=25),
     )
+
+
+def pixel_by_pixel(obs: np.ndarray) -> np.ndarray:
+    """Return frames `[n, 1, size]` of three channels as they come from channel-last memory."""
+    return np.ascontiguousarray(obs.reshape(len(obs), 1, 3, -1).transpose(0, 1, 3, 2))
+
+
+@with_and_without_numba
+@pytest.mark.parametrize("kind", ["palette", "interleave"])
+@pytest.mark.parametrize("size", [24, 57])
+def test_frames_that_come_pixel_by_pixel(size, kind, numba):
+    """One frame comes with the bytes that another one has channel by channel: they are told apart."""
+    with numba_or_not(numba):
+        store = FrameStore(size, get_codec("zstd3", {"filter": kind}, channels=3), streams=3)
+        assert store.likes_pixels
+        one = np.stack([numbered_frame(7, size)])[:, None]
+        other = np.ascontiguousarray(one.reshape(1, -1, 3).transpose(0, 2, 1)).reshape(one.shape)
+        assert pixel_by_pixel(other).tobytes() == one.tobytes()
+        ids: list[list[int]] = []
+        for stream in (0, 0, 1, 2):  # compared with the last one, or found by its hash
+            ids.append([])
+            for obs, given in [
+                (one, one),
+                (other, pixel_by_pixel(other)),
+                (one, pixel_by_pixel(one)),
+                (other, other),
+            ]:
+                got = store.put(given, np.array([stream]))
+                assert np.array_equal(taken(store, got), obs)
+                ids[-1].append(int(got[0, 0]))
+        assert ids[1] == ids[2] == ids[3]  # of the first ones the hashes are others
+        assert ids[1][:2] == ids[1][2:] == ids[0][1:3][::-1]
+
+
+@with_and_without_numba
+def test_held_frames_that_come_pixel_by_pixel(numba):
+    """Those held before came otherwise."""
+    with numba_or_not(numba):
+        store = FrameStore(57, get_codec("none", {"filter": "palette"}, channels=3), streams=2)
+        rows = [np.stack([numbered_frame(2 * i + env + 1, 57) for env in range(2)])[:, None] for i in range(4)]
+        for i, obs in enumerate(rows):
+            assert store.hold([pixel_by_pixel(obs) if i % 2 else obs], np.arange(2), 4)
+        done: list[np.ndarray] = []
+        store.put_held((), done.append)
+        assert np.array_equal(taken(store, done[0]), np.stack(rows))
+        again = store.put(pixel_by_pixel(rows[-1]), np.arange(2))
+        assert np.array_equal(again, done[0][-1])
+        assert np.array_equal(store.put(rows[-1], np.arange(2)), again)
 
 
 @with_and_without_numba

@@ -104,21 +104,23 @@ class Coder:
             payloads.append(payload if len(payload) < self.frame_bytes else frame.tobytes())
         return self._joined(payloads, np.zeros(len(frames), np.int64))
 
+    @property
+    def pixel_channels(self) -> int:
+        """The channels of a pixel where `encode_pixels` takes less time than `encode`; else 0."""
+        return 0
+
+    def encode_pixels(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return what `encode` does, of frames that are channel by channel, but come pixel by pixel here."""
+        raise NotImplementedError(f"{self.codec.name} takes frames as they are")
+
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
         """Write the frames whose payloads lie at `offsets` of `heap` into `out` [n, frame_bytes].
 
         Raises:
             CodecError: a payload is damaged.
         """
-        check_bounds(heap, offsets, lengths)
-        where = zip(offsets.tolist(), lengths.tolist(), references.tolist(), strict=True)
-        for i, (start, length, reference) in enumerate(where):
-            if length == 0:
-                out[i] = 0
-            elif length == self.frame_bytes:
-                out[i] = heap[start : start + length]
-            else:
-                self._decode_one(heap[start : start + length], reference, out[i])
+        rows, nowhere = np.arange(len(out), dtype=np.int64), np.full(len(out), -1, np.int64)
+        self.decode_groups(heap, offsets, lengths, references, out, rows, nowhere, 1)
 
     def decode_groups(
         self,
@@ -138,11 +140,50 @@ class Coder:
         Raises:
             CodecError: a payload is damaged.
         """
-        new = sources < 0
-        frames = np.empty((np.count_nonzero(new), self.frame_bytes), np.uint8)
-        self.decode(heap, offsets[new], lengths[new], references[new], frames)
-        out[rows[new]] = frames
-        out[rows[~new]] = out[sources[~new]]
+
+        def work(start: int, stop: int) -> int:
+            a, b = group * start, group * stop
+            arrays = (offsets[a:b], lengths[a:b], references[a:b], rows[a:b], sources[a:b])
+            bad = self.decode_part(heap, *arrays, out)
+            return bad if bad < 0 else a + bad
+
+        n_bytes, worth = self.effort(lengths, out)
+        worst = max(parallel.split(len(rows) // group, n_bytes, work, worth), default=-1)
+        if worst >= 0:
+            raise CodecError(f"{self.codec.name}: payload {worst} of {len(rows)} is damaged")
+
+    def decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Decode or copy as `decode_groups` does, in this thread.
+
+        Returns:
+            The first frame whose payload is damaged, or -1.
+
+        Raises:
+            CodecError: a payload is damaged, and there is more to say.
+        """
+        check_bounds(heap, offsets, lengths)
+        where = zip(*(array.tolist() for array in (offsets, lengths, references, rows, sources)), strict=True)
+        for start, length, reference, row, source in where:
+            if source >= 0:
+                out[row] = out[source]
+            elif length == 0:
+                out[row] = 0
+            elif length == self.frame_bytes:
+                out[row] = heap[start : start + length]
+            else:
+                self._decode_one(heap[start : start + length], reference, out[row])
+        return -1
+
+    def decode_new(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> int:
+        """Decode frames into the rows of `out`, in this thread; returns as `decode_part` does."""
+        rows, nowhere = np.arange(len(out), dtype=np.int64), np.full(len(out), -1, np.int64)
+        return self.decode_part(heap, offsets, lengths, references, rows, nowhere, out)
+
+    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+        """Return how many bytes there are to work on, and from how many on another thread pays: these never do."""
+        return 0, 1
 
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         self.codec.decode(payload, out)
@@ -181,39 +222,14 @@ class BatchCoder(Coder):
 
     worth = parallel.WORTH
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`."""
-        rows, nowhere = np.arange(len(out), dtype=np.int64), np.full(len(out), -1, np.int64)
-        self.decode_groups(heap, offsets, lengths, references, out, rows, nowhere, 1)
-
-    def decode_groups(
-        self,
-        heap: Bytes,
-        offsets: Ints,
-        lengths: Ints,
-        references: Ints,
-        out: Bytes,
-        rows: Ints,
-        sources: Ints,
-        group: int,
-    ) -> None:
-        """Decode as `Coder` does. A row that is copied was just written: it is still near."""
-
-        def work(start: int, stop: int) -> int:
-            a, b = group * start, group * stop
-            arrays = (offsets[a:b], lengths[a:b], references[a:b], rows[a:b], sources[a:b])
-            bad = self._decode_part(heap, *arrays, out)
-            return bad if bad < 0 else a + bad
-
-        worst = max(parallel.split(len(rows) // group, out.nbytes, work, self.worth), default=-1)
-        if worst >= 0:
-            raise CodecError(f"{self.codec.name}: payload {worst} of {len(rows)} is damaged")
+    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+        return out.nbytes, self.worth
 
     @abstractmethod
-    def _decode_part(
+    def decode_part(
         self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
     ) -> int:
-        """Decode or copy frames into rows of `out`. Returns the first that is damaged, or -1."""
+        """Decode or copy. A row that is copied was just written: it is still near."""
 
 
 def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:

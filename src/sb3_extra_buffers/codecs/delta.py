@@ -131,7 +131,7 @@ class DeltaCoder(BatchCoder):
             self.learning,
         )
 
-    def _decode_part(
+    def decode_part(
         self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
     ) -> int:
         """Copy the key, patch the words."""

@@ -6,6 +6,7 @@ Colours repeat more than the values of their channels do one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,12 +24,13 @@ class Interleave(Codec):
     """
 
     name = "interleave"
+    sizes: ClassVar[range] = range(2, 1 << 31)
     inner: Codec
     channels: int = 3
     planar: bool = True
 
     def __post_init__(self) -> None:
-        if self.channels < 2:
+        if self.channels not in self.sizes:
             raise ValueError(f"interleave is for pixels of several bytes, not {self.channels}")
 
     def encode(self, frame: Bytes) -> bytes:
@@ -56,14 +58,32 @@ class InterleaveCoder(Coder):
         super().__init__(codec, frame_bytes)
         self.inner = codec.inner.coder(frame_bytes)
 
-    def encode(self, frames: Bytes, streams: Ints) -> Encoded:
-        self.inner.learning = self.learning
-        return self.inner.encode(to_pixels(frames, self.codec.channels), streams)
+    @property
+    def pixel_channels(self) -> int:
+        return self.codec.channels
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        pixels = np.empty(out.shape, np.uint8)
-        self.inner.decode(heap, offsets, lengths, references, pixels)
-        out[:] = to_planes(pixels, self.codec.channels)
+    def encode(self, frames: Bytes, streams: Ints) -> Encoded:
+        return self.encode_pixels(to_pixels(frames, self.codec.channels), streams)
+
+    def encode_pixels(self, frames: Bytes, streams: Ints) -> Encoded:
+        self.inner.learning = self.learning
+        return self.inner.encode(frames, streams)
+
+    def decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        new = np.flatnonzero(sources < 0)
+        pixels = np.empty((len(new), self.frame_bytes), np.uint8)
+        bad = self.inner.decode_new(heap, offsets[new], lengths[new], references[new], pixels)
+        if bad >= 0:
+            return int(new[bad])
+        out[rows[new]] = to_planes(pixels, self.codec.channels)
+        copied = sources >= 0
+        out[rows[copied]] = out[sources[copied]]
+        return -1
+
+    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+        return self.inner.effort(lengths, out)
 
     def release(self, references: Ints) -> None:
         self.inner.release(references)

@@ -10,9 +10,9 @@ codec needs. Palette 0 begins with black: an empty payload is the frame of zeros
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _MOST = 16  # palettes
 _NONE = 255  # in the place of a palette's number
 _SLOTS = 4096  # of the table that finds a colour: mostly empty, so that the first look is nearly always enough
 _HASH, _SHIFT = 0x9E3779B1, 20
-_LITTLE = sys.byteorder == "little"
+_AT_ONCE = 1024  # pixels that are painted: their colours stay near
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class Palette(Codec):
     """
 
     name = "palette"
+    sizes: ClassVar[range] = range(2, 5)
     inner: Codec
     channels: int = 3
     planar: bool = True
 
     def __post_init__(self) -> None:
-        if not 2 <= self.channels <= 4:
+        if self.channels not in self.sizes:
             raise ValueError(f"a palette is for pixels of 2 to 4 bytes, not {self.channels}")
 
     @property
@@ -91,8 +92,14 @@ class PaletteCoder(Coder):
             find_reference,
             f"int64({data}, int64, boolean, uint32[::1], int64, uint16[::1], {data})",
         )
+        ints, numbers = "int64[::1]", ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
         self._paint = jit.choose(
-            _paint_kernel, paint_reference, f"void({frames}, int64[::1], uint8[:,:,::1], boolean, {frames})"
+            _paint_kernel,
+            paint_reference,
+            *(
+                f"void({one}, {ints}, int64, {ints}, uint32[:,::1], int64, boolean, {ints}, {frames})"
+                for one in numbers
+            ),
         )
         self._slots = np.array([_slots(colours, int(n)) for colours, n in zip(self.colours, self.known, strict=True)])
 
@@ -103,54 +110,116 @@ class PaletteCoder(Coder):
         vars(self).update(state)
         self._compile()
 
+    @property
+    def pixel_channels(self) -> int:
+        """Channels of a pixel, where frames come channel by channel."""
+        return self.codec.channels if self.codec.planar else 0
+
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of the frames' colour numbers, or of frames that have too many."""
+        return self._encode(frames, streams, self.codec.planar, self.whole.encode)
+
+    def encode_pixels(self, frames: Bytes, streams: Ints) -> Encoded:
+        return self._encode(frames, streams, False, self.whole.encode_pixels)
+
+    def _encode(
+        self, frames: Bytes, streams: Ints, planar: bool, encode_whole: Callable[[Bytes, Ints], Encoded]
+    ) -> Encoded:
         self.inner.learning = self.whole.learning = self.learning
         frames = jit.contiguous(frames)
         numbers = np.empty((len(frames), self.pixels), np.uint8)
-        palettes = np.array([self._look(frame, row) for frame, row in zip(frames, numbers, strict=True)], np.int64)
+        looked = [self._look(frame, planar, row) for frame, row in zip(frames, numbers, strict=True)]
+        palettes = np.array(looked, np.int64)
         coloured = palettes != _NONE
         if coloured.all():
             encoded = self.inner.encode(numbers, streams)
         elif not coloured.any():
-            encoded = self.whole.encode(frames, streams)
+            encoded = encode_whole(frames, streams)
         else:
             one_by_one = [
                 self.inner.encode(numbers[i : i + 1], streams[i : i + 1])
                 if coloured[i]
-                else self.whole.encode(frames[i : i + 1], streams[i : i + 1])
+                else encode_whole(frames[i : i + 1], streams[i : i + 1])
                 for i in range(len(frames))
             ]
             encoded = Encoded(*(np.concatenate(parts) for parts in zip(*one_by_one, strict=True)))
         return encoded._replace(references=encoded.references << 8 | palettes)
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`."""
+    def decode_groups(
+        self,
+        heap: Bytes,
+        offsets: Ints,
+        lengths: Ints,
+        references: Ints,
+        out: Bytes,
+        rows: Ints,
+        sources: Ints,
+        group: int,
+    ) -> None:
+        """Decode the colour numbers and paint them, in threads where that pays."""
+        self._decode(heap, offsets, lengths, references, out, rows, sources, parallel.split)
+
+    def decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Decode the colour numbers and paint them."""
+        self._decode(heap, offsets, lengths, references, out, rows, sources, lambda n, n_bytes, do, worth: [do(0, n)])
+        return -1
+
+    def _decode(
+        self,
+        heap: Bytes,
+        offsets: Ints,
+        lengths: Ints,
+        references: Ints,
+        out: Bytes,
+        rows: Ints,
+        sources: Ints,
+        split: Callable[..., list[int]],
+    ) -> None:
+        """Decode the colour numbers and paint them, `split` into parts. Those that are stored bare are only painted."""
         check_bounds(heap, offsets, lengths)
-        palettes, inner = references & 255, references >> 8
-        coloured = palettes != _NONE
+        palettes, inner, new = references & 255, references >> 8, sources < 0
+        coloured = new & (palettes != _NONE)
         if np.any(palettes[coloured] >= len(self.colours)):
             raise CodecError("palette: a frame refers to a palette that is not there")
-        if coloured.all():
-            # The numbers are decoded into the front of `out`. From the back on, colours take their place.
-            numbers = out.reshape(-1)[: len(out) * self.pixels].reshape(len(out), self.pixels)
-            self.inner.decode(heap, offsets, lengths, inner, numbers)
-            stop = len(out)
-            while stop > 1:
-                start = -(-stop // self.codec.channels)  # from there on, colours do not reach the numbers
-                self._paint_all(numbers[start:stop], palettes[start:stop], out[start:stop])
-                stop = start
-            self._paint_all(numbers[:stop].copy(), palettes[:stop], out[:stop])
-            return
-        for these, coder in ((coloured, self.inner), (~coloured, self.whole)):
-            part = np.empty((np.count_nonzero(these), coder.frame_bytes), np.uint8)
-            coder.decode(heap, offsets[these], lengths[these], inner[these], part)
-            if coder is self.whole:
-                out[these] = part
-            else:
-                painted = np.empty((len(part), self.frame_bytes), np.uint8)
-                self._paint_all(part, palettes[these], painted)
-                out[these] = painted
+        bare = lengths == self.pixels
+
+        def paint(data: Bytes, starts: Ints, which: Ints) -> None:
+            channels, planar = self.codec.channels, self.codec.planar
+            self._paint(data, starts, self.pixels, palettes[which], self.colours, channels, planar, rows[which], out)
+
+        def paint_bare(which: Ints) -> int:
+            paint(heap, offsets[which], which)
+            return -1
+
+        def paint_packed(which: Ints) -> int:
+            numbers = np.empty((len(which), self.pixels), np.uint8)
+            bad = self.inner.decode_new(heap, offsets[which], lengths[which], inner[which], numbers)
+            paint(numbers.reshape(-1), self.pixels * np.arange(len(which)), which)
+            return bad
+
+        def decode_whole(which: Ints) -> int:
+            where = (offsets[which], lengths[which], inner[which], rows[which], sources[which])
+            return self.whole.decode_part(heap, *where, out)
+
+        def all_of(mask: NDArray[np.bool_], do: Callable[[Ints], int]) -> None:
+            which = mask.nonzero()[0]
+            if not which.size:
+                return
+            n_bytes, worth = self.effort(lengths[which], out[: which.size])
+            if max(split(len(which), n_bytes, lambda start, stop: do(which[start:stop]), worth)) >= 0:
+                raise CodecError(f"palette: a payload of {len(which)} is damaged")
+
+        all_of(coloured & bare, paint_bare)
+        all_of(coloured & ~bare, paint_packed)
+        all_of(new & ~coloured, decode_whole)
+        if not new.all():
+            out[rows[~new]] = out[sources[~new]]
+
+    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+        """Return what there is to paint, whatever the inner codec takes before."""
+        return out.nbytes, parallel.WORTH
 
     def release(self, references: Ints) -> None:
         """Tell the inner coders."""
@@ -172,11 +241,11 @@ class PaletteCoder(Coder):
         """Bytes that the inner coders must add."""
         return self.inner.missing_bytes(n_streams) + self.whole.missing_bytes(n_streams)
 
-    def _look(self, frame: Bytes, numbers: Bytes) -> int:
+    def _look(self, frame: Bytes, planar: bool, numbers: Bytes) -> int:
         """Write the colour numbers of a frame; returns its palette, or `_NONE`."""
         others = [palette for palette in range(len(self.colours)) if palette != self.current]
         for palette in (self.current, *others):
-            if self._try(frame, palette, numbers):
+            if self._try(frame, planar, palette, numbers):
                 self.current = palette
                 return palette
         if len(self.colours) < _MOST and self.learning:
@@ -184,32 +253,19 @@ class PaletteCoder(Coder):
             self.colours = np.pad(self.colours, ((0, 1), (0, 0)))
             self.known, self._slots = np.pad(self.known, (0, 1)), np.pad(self._slots, ((0, 1), (0, 0)))
             palette = len(self.colours) - 1
-            if self._try(frame, palette, numbers):
+            if self._try(frame, planar, palette, numbers):
                 self.current = palette
                 return palette
             self.colours, self.known, self._slots = before
         return _NONE
 
-    def _try(self, frame: Bytes, palette: int, numbers: Bytes) -> bool:
+    def _try(self, frame: Bytes, planar: bool, palette: int, numbers: Bytes) -> bool:
         colours, slots = self.colours[palette], self._slots[palette]
-        known = self._find(
-            frame, self.codec.channels, self.codec.planar, colours, int(self.known[palette]), slots, numbers
-        )
+        known = self._find(frame, self.codec.channels, planar, colours, int(self.known[palette]), slots, numbers)
         if known < 0:
             return False
         self.known[palette] = known
         return True
-
-    def _paint_all(self, numbers: Bytes, palettes: Ints, out: Bytes) -> None:
-        channels = self.codec.channels
-        values = self.colours.astype("<u4").view(np.uint8).reshape(-1, 256, 4)[..., :channels]
-        values = np.ascontiguousarray(values.transpose(0, 2, 1))  # [palettes, channels, 256]
-
-        def work(a: int, b: int) -> int:
-            self._paint(numbers[a:b], palettes[a:b], values, self.codec.planar, out[a:b])
-            return 0
-
-        parallel.split(len(out), out.nbytes, work)
 
 
 def _slots(colours: Colours, known: int) -> Slots:
@@ -228,11 +284,17 @@ def _find_kernel(
 ) -> int:
     pixels = numbers.size
     wanted = np.zeros(pixels, np.uint32)
-    for c in range(channels):
-        shift = np.uint32(8 * c)
-        values = frame[c * pixels : (c + 1) * pixels] if planar else frame[c::channels]
+    if not planar and channels == 3:  # in one pass: thrice as fast
         for p in range(pixels):
-            wanted[p] |= np.uint32(values[p]) << shift
+            at = np.uint64(3 * p)
+            wanted[p] = frame[at] | np.uint32(frame[at + np.uint64(1)]) << np.uint32(8)
+            wanted[p] |= np.uint32(frame[at + np.uint64(2)]) << np.uint32(16)
+    else:
+        for c in range(channels):
+            shift = np.uint32(8 * c)
+            values = frame[c * pixels : (c + 1) * pixels] if planar else frame[c::channels]
+            for p in range(pixels):
+                wanted[p] |= np.uint32(values[p]) << shift
     before = known
     for p in range(pixels):
         colour = wanted[p]
@@ -279,46 +341,50 @@ def find_reference(
     return known
 
 
-def _paint_kernel(numbers: Bytes, palettes: Ints, values: Bytes, planar: bool, out: Bytes) -> None:
-    n, pixels = numbers.shape
-    channels = values.shape[1]
-    colours, palette = np.zeros(256, np.uint64), -1
-    quarter, odd = pixels // 4, np.uint64(0x000000FF000000FF)
-    for i in range(n):
-        row = numbers[i]
-        if planar and channels == 3 and pixels % 4 == 0 and _LITTLE:  # four pixels at once: far fewer bytes to write
-            if palettes[i] != palette:
-                palette = palettes[i]
-                for k in range(256):
-                    colours[k] = 0
-                    for c in range(3):
-                        colours[k] |= np.uint64(values[palette, c, k]) << np.uint64(8 * c)
-            planes = out[i].view(np.uint32)
-            for p in range(quarter):
-                at = np.uint64(4 * p)  # unsigned: no check for negatives
-                one = colours[row[at]] | colours[row[at + np.uint64(1)]] << np.uint64(32)
-                two = colours[row[at + np.uint64(2)]] | colours[row[at + np.uint64(3)]] << np.uint64(32)
-                red = one & odd | (two & odd) << np.uint64(16)
-                green = one >> np.uint64(8) & odd | (two >> np.uint64(8) & odd) << np.uint64(16)
-                blue = one >> np.uint64(16) & odd | (two >> np.uint64(16) & odd) << np.uint64(16)
-                planes[p] = (red | red >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
-                planes[quarter + p] = (green | green >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
-                planes[2 * quarter + p] = (blue | blue >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
-            continue
-        for c in range(channels):
-            value = values[palettes[i], c]
-            if planar:
-                plane = out[i, c * pixels : (c + 1) * pixels]
-                for p in range(pixels):
-                    plane[p] = value[row[p]]
-            else:
-                for p in range(pixels):
-                    out[i, p * channels + c] = value[row[p]]
+def _paint_kernel(
+    data: Bytes,
+    starts: Ints,
+    pixels: int,
+    palettes: Ints,
+    colours: Colours,
+    channels: int,
+    planar: bool,
+    rows: Ints,
+    out: Bytes,
+) -> None:
+    some = np.empty(_AT_ONCE, np.uint32)
+    for i in range(rows.size):
+        numbers, palette, frame = data[starts[i] : starts[i] + pixels], colours[palettes[i]], out[rows[i]]
+        for p in range(0, pixels, _AT_ONCE):  # looked up one by one, then their channels in vector code
+            n = min(_AT_ONCE, pixels - p)
+            part = numbers[p : p + n]
+            for q in range(n):
+                some[q] = palette[part[q]]
+            for c in range(channels):
+                shift = np.uint32(8 * c)
+                if planar:
+                    plane = frame[c * pixels + p : c * pixels + p + n]
+                    for q in range(n):
+                        plane[q] = np.uint8(some[q] >> shift)
+                else:
+                    these = frame[p * channels + c : (p + n) * channels : channels]
+                    for q in range(n):
+                        these[q] = np.uint8(some[q] >> shift)
 
 
-def paint_reference(numbers: Bytes, palettes: Ints, values: Bytes, planar: bool, out: Bytes) -> None:
-    """Write the colours of `numbers` [n, pixels] into `out`; `values` are the palettes' [palettes, channels, 256]."""
-    channels = values.shape[1]
-    for row, palette, frame in zip(numbers, palettes, out, strict=True):
-        painted = values[palette][:, row]  # [channels, pixels]
-        frame.reshape((channels, -1) if planar else (-1, channels))[:] = painted if planar else painted.T
+def paint_reference(
+    data: Bytes,
+    starts: Ints,
+    pixels: int,
+    palettes: Ints,
+    colours: Colours,
+    channels: int,
+    planar: bool,
+    rows: Ints,
+    out: Bytes,
+) -> None:
+    """Write the colours of the numbers that begin at `starts` of `data`, so many `pixels`, into `rows` of `out`."""
+    for start, palette, row in zip(starts, palettes, rows, strict=True):
+        painted = colours[palette][data[start : start + pixels]]  # [pixels]
+        values = painted >> np.arange(0, 8 * channels, 8, dtype=np.uint32)[:, None]  # [channels, pixels]
+        out[row] = (values if planar else values.T).astype(np.uint8).reshape(-1)

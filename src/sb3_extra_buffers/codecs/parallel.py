@@ -19,6 +19,7 @@ WORTH = 3 << 19
 
 _NAME = "sb3-extra-buffers"  # of the threads
 _PIECES = 16  # at most, of a thread's share
+_LEAST = 6  # pieces of what is worth another thread: to begin one takes time, too
 _team: Team | None = None
 _making = threading.Lock()  # of the team
 
@@ -36,7 +37,7 @@ def split(n: int, n_bytes: int, do: Callable[[int, int], int], worth: int = WORT
     if parts < 2:
         return [do(0, n)]
     team = _team or _make_team()
-    work = Work(n, parts, do)
+    work = Work(n, parts, do, n * worth // (_LEAST * n_bytes))
     try:
         team.ask(work, parts - 1)
         work.take_part()
@@ -54,10 +55,11 @@ class Work:
         n: its length.
         parts: how many threads.
         do: does the piece from `start` to `stop`.
+        least: how long a piece is at least, but for the last.
     """
 
-    def __init__(self, n: int, parts: int, do: Callable[[int, int], int]) -> None:
-        cuts, smallest = [0], -(-n // (parts * _PIECES))
+    def __init__(self, n: int, parts: int, do: Callable[[int, int], int], least: int = 1) -> None:
+        cuts, smallest = [0], max(-(-n // (parts * _PIECES)), least)
         while cuts[-1] < n:  # large pieces first: each costs time of its own
             cuts.append(min(cuts[-1] + max((n - cuts[-1]) * 2 // (3 * parts), smallest), n))
         self.pieces = [*itertools.pairwise(cuts)][::-1]

@@ -94,6 +94,25 @@ def get_codec(
     return codec if wanted is None else _filtered(wanted, codec, settings)
 
 
+def likely_channels(name: str, channels: int, stack: int) -> int:
+    """Return for how many channels of a frame to open a filter, where it is not known yet how frames are stacked.
+
+    Args:
+        name: of the filter.
+        channels: of a frame, if there were `stack` frames.
+        stack: as it seems.
+    """
+    total = channels * stack
+    kind = {kind.name: kind for kind in FILTERS}.get(name)
+    fitting = [n for n in range(total, 0, -1) if total % n == 0 and kind is not None and n in kind.sizes]
+    return channels if channels in fitting or not fitting else fitting[0]
+
+
+def for_channels(codec: Codec, channels: int) -> Codec:
+    """Return the codec without a filter that has nothing to do for frames of so many channels."""
+    return codec if not isinstance(codec, FILTERS) or channels in codec.sizes else codec.inner
+
+
 def _filtered(name: str, codec: Codec, settings: Mapping[str, Any]) -> Codec:
     kinds = {kind.name: kind for kind in FILTERS}
     if name not in kinds:

@@ -158,7 +158,7 @@ class SpanCoder(BatchCoder):
             self.keys.uses[0] += np.count_nonzero(keyless)
         return Encoded(data[:end], lengths, references)
 
-    def _decode_part(
+    def decode_part(
         self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
     ) -> int:
         """Copy what is expected, decode the rest."""

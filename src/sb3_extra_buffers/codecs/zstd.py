@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_extra_buffers.codecs import optional, parallel
+from sb3_extra_buffers.codecs import optional
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints
 
 _TRAINED_AFTER = (128, 2048)  # frames: early for a start, later for what episodes look like
@@ -95,24 +95,17 @@ class ZstdCoder(Coder):
                 self._learn(frame, len(payload))
         return self._joined(payloads, references)
 
-    def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, out: Bytes) -> None:
-        """Write the frames into `out`, in threads if payloads are long: zstd works without the GIL."""
+    def decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Decode or copy, frame by frame."""
         if len(references) and not 0 <= references.min() <= references.max() < len(self.dictionaries):
             raise CodecError("zstd: a frame refers to a dictionary that is not there")
-        errors: list[CodecError] = []
+        return super().decode_part(heap, offsets, lengths, references, rows, sources, out)
 
-        def work(start: int, stop: int) -> int:
-            part = slice(start, stop)
-            try:
-                super(ZstdCoder, self).decode(heap, offsets[part], lengths[part], references[part], out[part])
-            except CodecError as error:  # raised when no thread writes to `out` any more
-                errors.append(error)
-            return 0
-
-        n_bytes = int(lengths.sum())
-        parallel.split(len(out), n_bytes if n_bytes >= _LONG * len(out) else 0, work, _THREADED)
-        if errors:
-            raise errors[0]
+    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+        n_bytes = int(lengths.sum())  # zstd works without the GIL, so threads pay if payloads are long
+        return n_bytes if n_bytes >= _LONG * len(lengths) else 0, _THREADED
 
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         decompress(self._decompressors()[reference], payload, out)

@@ -65,6 +65,18 @@ class Layout:
             return frames if frames.dtype == np.uint8 else frames.view(np.uint8)
         return np.ascontiguousarray(frames).view(np.uint8)
 
+    def split_pixels(self, obs: NDArray[Any]) -> Bytes | None:
+        """Return the frames pixel by pixel, `[n, 1, pixels, channels]`, if observations of one lie so in memory.
+
+        So does what SB3 gives of an image: channel-first views of channel-last memory.
+        """
+        if self.stack > 1 or obs.dtype.itemsize > 1 or obs.ndim != 4:
+            return None
+        pixels = obs.transpose(0, 2, 3, 1)
+        if not pixels.flags.c_contiguous:
+            return None
+        return pixels.view(np.uint8).reshape(len(obs), 1, -1, pixels.shape[3])
+
     def join(self, frames: Bytes) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of frames `[n, stack, frame_bytes]`."""
         n = len(frames)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec, get_codec
 from sb3_extra_buffers.codecs.base import Bytes
+from sb3_extra_buffers.codecs.registry import for_channels, likely_channels
 from sb3_extra_buffers.frames.auto import candidates, choose_codec, find_stack, likely_stack
 from sb3_extra_buffers.frames.batches import Fresh, Recycler
 from sb3_extra_buffers.frames.cast import clipped_cast
@@ -156,7 +157,7 @@ class ObservationStore:
             self.writes += 1
             if not self.planned and len(obs) > _TRIAL * self.streams:
                 self._look_ahead(obs, streams)
-            return self.frames.put(self.layout.split(obs), streams)
+            return self.frames.put(self._split(obs), streams)
 
     def take(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of ids `[n, stack]`, in a new array."""
@@ -249,7 +250,7 @@ class ObservationStore:
         """Compare a row, to be stored with others, or now if it is the last there is room for. False: no room."""
         try:
             self.storing = True
-            blocks = [self.layout.split(write.obs) for write in writes]
+            blocks = [self._split(write.obs) for write in writes]
             if not self.frames.hold(blocks, self.row_streams, ROWS):
                 return False
             for write in writes:
@@ -282,7 +283,7 @@ class ObservationStore:
         try:
             self.storing = True
             for group in groups:
-                blocks = [self.layout.split(write.obs) for write in group]
+                blocks = [self._split(write.obs) for write in group]
                 ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
                 for i, write in enumerate(group):
                     write.ids = ids[i]
@@ -386,9 +387,17 @@ class ObservationStore:
 
         def codec(method: str, **settings: Any) -> Codec:
             kwargs = {**self._settings["compression_kwargs"], **settings}
-            return get_codec(method, **{**self._settings, **layout.picture, "compression_kwargs": kwargs})
+            picture = layout.picture
+            if not self.planned and "filter" in kwargs and method == self.method:
+                picture["channels"] = likely_channels(kwargs["filter"], picture["channels"], layout.stack)
+            return get_codec(method, **{**self._settings, **picture, "compression_kwargs": kwargs})
 
         return codec
+
+    def _split(self, obs: NDArray[Any]) -> Bytes:
+        """Return the frames of observations, pixel by pixel where the store likes them so and they come so."""
+        pixels = self.layout.split_pixels(obs) if self.frames.likes_pixels else None
+        return self.layout.split(obs) if pixels is None else pixels
 
     def _narrowed(self, obs: NDArray[Any]) -> NDArray[Any]:
         return obs if self.storage == self.dtype else clipped_cast(obs, self.storage)
@@ -441,7 +450,7 @@ class ObservationStore:
             samples = [*written, *([] if coming is None else [coming])]
             codec = choose_codec([layout.split(obs) for obs in samples], self._codecs(layout))
         else:
-            codec = self.codec.adapted(**layout.picture)
+            codec = for_channels(self.codec, layout.picture["channels"]).adapted(**layout.picture)
         new_ids = [np.zeros((*table.ids.shape[:-1], stack), np.uint32) for table in tables]
         new_parts = [table.parts_of(ids) for table, ids in zip(tables, new_ids, strict=True)]
 

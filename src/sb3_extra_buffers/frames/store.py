@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.codecs import jit, optional
 from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, array_bytes, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
+from sb3_extra_buffers.codecs.interleave import to_pixels, to_planes
 from sb3_extra_buffers.frames import matching, pairs
 from sb3_extra_buffers.frames.heap import Budget, Heap
 from sb3_extra_buffers.frames.held import WORD, Candidates, Held, words_of
@@ -39,6 +40,7 @@ class FrameStore:
         lock: shared with whoever must read ids and frames in one step.
     """
 
+    by_pixel = False  # whether frames of several channels are compared pixel by pixel, as they came
     n_puts = 0  # how often something was stored: an id may now be that of another frame
 
     def __init__(
@@ -70,6 +72,11 @@ class FrameStore:
         self._prepare()
         self.budget.owners.add(self)
         self.budget.check(0)
+
+    @property
+    def likes_pixels(self) -> bool:
+        """Whether frames of several channels may come pixel by pixel, and take less time so."""
+        return self.stack == 1 and self.coder.pixel_channels > 0
 
     def _prepare(self) -> None:
         self._weights = matching.hash_weights()
@@ -104,7 +111,8 @@ class FrameStore:
         """Store observations; frames that are stored already are found, not stored again.
 
         Args:
-            frames: `[n, stack, frame_bytes]`. Fastest if they are C-contiguous, or a stack of 4 pixel by pixel.
+            frames: `[n, stack, frame_bytes]`. Fastest if they are C-contiguous, or a stack of 4 pixel by pixel. Or
+                `[n, 1, pixels, channels]`, C-contiguous, of frames that are channel by channel, if it `likes_pixels`.
             streams: `[n]`, the env each observation comes from. It decides what is compared, not what is stored.
 
         Returns:
@@ -322,6 +330,8 @@ class FrameStore:
         if not interleaved and self.stack == 4 and frames.strides[1:] == (1, 4) and self.frame_bytes > 1:
             # From now on compare pixel by pixel, as they come.
             self.recent, interleaved = _as_pixels(self.recent.view(np.uint8)[..., : self.frame_bytes]), True
+        if frames.ndim == 4 and not self.by_pixel and candidates.n == 0:  # likewise
+            self.recent, self.by_pixel = self._as_words(self._pixels(self.recent.view(np.uint8))), True
         prepare: Callable[[Bytes], NDArray[Any]] = _as_pixels if interleaved else self._as_words
         overlap = self._overlap_interleaved if interleaved else self._overlap
         first = prepare(frames)
@@ -340,7 +350,18 @@ class FrameStore:
     def _forget_recent(self) -> None:
         self.recent[:], self.recent_ids[:] = 0, 0
 
+    def _pixels(self, frames: Bytes) -> Bytes:
+        """Return frames `[..., frame_bytes or more]` that are channel by channel pixel by pixel."""
+        flat = frames[..., : self.frame_bytes].reshape(-1, self.frame_bytes)
+        return to_pixels(flat, self.coder.pixel_channels).reshape(*frames.shape[:-1], self.frame_bytes)
+
     def _as_words(self, frames: Bytes) -> NDArray[np.uint64]:
+        if frames.ndim == 4:
+            frames = frames.reshape(len(frames), 1, self.frame_bytes)
+            if not self.by_pixel:
+                frames = to_planes(frames[:, 0], self.coder.pixel_channels)[:, None]
+        elif self.by_pixel:
+            frames = self._pixels(frames)
         if self.frame_bytes % WORD == 0:
             return jit.contiguous(frames).view(np.uint64)
         padded = np.zeros((*frames.shape[:2], self.n_words * WORD), np.uint8)
@@ -382,7 +403,7 @@ class FrameStore:
             if hinted.size:
                 stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
                 self.take(hints[hinted], stored)
-                self._confirm(stored, frames, hinted, hints)
+                self._confirm(self._pixels(stored) if self.by_pixel else stored, frames, hinted, hints)
             new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
             frames, sources = frames[new], sources[new]
         offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
@@ -466,7 +487,7 @@ class FrameStore:
         if n == 0:
             return _NOTHING, _NOTHING, _NOTHING
         self._check_budget(n)
-        encoded = self.coder.encode(frames, streams)
+        encoded = (self.coder.encode_pixels if self.by_pixel else self.coder.encode)(frames, streams)
         try:
             if n > self.n_free:
                 self._grow_table(n)

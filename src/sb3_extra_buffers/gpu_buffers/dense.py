@@ -23,6 +23,7 @@ class DenseFrames:
 
     stack = 1
     is_holding = False
+    likes_pixels = False
 
     def __init__(self, frame_bytes: int, lock: Lock) -> None:
         self.frame_bytes = frame_bytes
