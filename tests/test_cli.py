@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from envs import Catch
 
@@ -14,12 +15,24 @@ from sb3_extra_buffers.cli.measure import SB3, Figures
 SHORT = ["--steps", "60", "--envs", "2", "--batch", "16"]
 
 
+class ColourCatch(gym.ObservationWrapper):
+    """The same in RGB."""
+
+    def __init__(self) -> None:
+        super().__init__(Catch())
+        self.observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+    def observation(self, image):
+        return image * np.array([1, 2, 3], np.uint8)
+
+
 @pytest.fixture(autouse=True)
 def _catch():
     gym.register("Catch-v0", Catch)
+    gym.register("ColourCatch-v0", ColourCatch)
     gym.register("KeyedCatch-v0", Catch, kwargs={"keyed": True})
     yield
-    for name in ("Catch-v0", "KeyedCatch-v0"):
+    for name in ("Catch-v0", "ColourCatch-v0", "KeyedCatch-v0"):
         gym.registry.pop(name)
 
 
@@ -42,6 +55,23 @@ def test_bench_measures_the_smallest_and_the_fastest_without_being_asked(capsys)
     assert main(["bench", "--env", "Catch-v0", *SHORT]) == 0
     measured = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
     assert {SB3, "auto", "delta", "delta/2", "zstd3"} <= measured
+
+
+@pytest.mark.parametrize(("env", "is_coloured"), [("ColourCatch-v0", True), ("Catch-v0", False)])
+def test_pictures_are_measured_with_a_palette_alone(env, is_coloured, capsys):
+    assert main(["bench", "--env", env, *SHORT, "--stack", "1"]) == 0
+    table = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert ("palette+none" in table) == is_coloured
+    if is_coloured:
+        assert table["palette+none"][1] == "palette"
+        assert table["palette+none"][-1] == "yes"
+
+
+def test_a_filter_before_a_method(capsys):
+    methods = ["--methods", "palette+zstd3"]
+    assert main(["recommend", "--env", "ColourCatch-v0", *SHORT, "--stack", "1", *methods]) == 0
+    wanted = 'compression_method="zstd3", compression_kwargs={"filter": "palette"}'
+    assert wanted in " ".join(capsys.readouterr().out.split())
 
 
 def test_stacked_atari_game(capsys):
@@ -78,6 +108,7 @@ def test_small_observations_are_left_to_sb3(capsys):
         (["--env", "no_such_module:Env-v0"], "no_such_module"),
         (["--env", "CartPole-v1", "--methods", "zst"], "zst"),
         (["--env", "CartPole-v1", "--methods", "zstd99"], "99"),
+        (["--env", "Catch-v0", "--methods", "pallete+zstd3"], "unknown filter 'pallete'"),
         (["--env", "CartPole-v1", "--steps", "0"], "--steps"),
         (["--env", "CartPole-v1", "--batch", "-1"], "--batch"),
     ],

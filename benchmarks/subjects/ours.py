@@ -7,6 +7,7 @@ from typing import Any
 from gymnasium import spaces
 from recordings import Recording
 
+from sb3_extra_buffers.cli.measure import arguments_of
 from sb3_extra_buffers.compressed import CompressedReplayBuffer, CompressedRolloutBuffer
 from subjects import sb3
 from subjects.sb3 import same
@@ -17,8 +18,7 @@ REPLAY, ROLLOUT = CompressedReplayBuffer, CompressedRolloutBuffer
 
 
 def options(space: spaces.Box, method: str) -> dict[str, Any]:
-    kind, _, codec = (method or "auto").rpartition("+")
-    return {"compression_method": codec} | ({"compression_kwargs": {"filter": kind}} if kind else {})
+    return arguments_of(method or "auto")
 
 
 def replay(recording: Recording, rows: int, method: str) -> CompressedReplayBuffer:

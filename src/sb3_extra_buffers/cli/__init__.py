@@ -151,9 +151,10 @@ def _measured(args: argparse.Namespace) -> list[Figures]:
     for name in ("envs", "steps", "batch"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} is at least 1, not {getattr(args, name)}")
-    methods = measure.known_methods(args.methods)
+    measure.check_methods(args.methods or ())
     env = envs.open_env(args.env, args.envs, args.stack, args.seed)
     try:
+        methods = args.methods or measure.usual_methods(env.observation_space)
         return measure.measure(env, methods, steps=args.steps, batch_size=args.batch, seed=args.seed)
     finally:
         env.close()

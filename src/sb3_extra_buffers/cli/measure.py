@@ -17,8 +17,11 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_extra_buffers.codecs import get_codec, optional
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_extra_buffers.frames.auto import SMALL
 
 METHODS = ("auto", "delta", "delta/2", "none", "rle-jit", "zstd-3", "zstd3", "lz4-block/1", "igzip1", "gzip1")
+COLOURED = "palette+none"
+"""Measured as well if what is to be compressed are pictures of three channels."""
 SB3 = "SB3"
 
 _BLOCK = 20  # steps: buffers take turns after so many
@@ -43,18 +46,27 @@ class Figures(NamedTuple):
     exact: bool
 
 
-def known_methods(methods: Sequence[str] | None) -> list[str]:
-    """Return the methods to measure: those asked for, or all whose library is installed.
+def arguments_of(method: str) -> dict[str, Any]:
+    """Return the arguments of a buffer for a method, which may have a filter before it: `palette+zstd3`."""
+    kind, _, codec = method.rpartition("+")
+    return {"compression_method": codec, **({"compression_kwargs": {"filter": kind}} if kind else {})}
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Raise if one of these cannot be measured.
 
     Raises:
         ValueError: an unknown method.
-        ImportError: a method that was asked for needs a library that is missing.
+        ImportError: it needs a library that is missing.
     """
-    if methods is not None:
-        for method in methods:
-            if method != "auto":
-                get_codec(method)
-        return list(methods)
+    for method in methods:
+        if method != "auto":
+            given = arguments_of(method)
+            get_codec(given["compression_method"], given.get("compression_kwargs"), channels=3)
+
+
+def usual_methods(space: spaces.Space[Any]) -> list[str]:
+    """Return the methods to measure if none are asked for: those whose library is installed."""
     needed = {
         "delta/2": "numba",
         "rle-jit": "numba",
@@ -63,7 +75,18 @@ def known_methods(methods: Sequence[str] | None) -> list[str]:
         "lz4-block/1": "lz4",
         "igzip1": "isal",
     }
-    return [method for method in METHODS if method not in needed or optional.has(needed[method])]
+    methods = [method for method in METHODS if method not in needed or optional.has(needed[method])]
+    return [*methods, COLOURED] if _are_pictures(space) else methods
+
+
+def _are_pictures(space: spaces.Space[Any]) -> bool:
+    """Tell whether all that is worth compressing are pictures of three channels, or stacks of them."""
+    parts = list(space.values()) if isinstance(space, spaces.Dict) else [space]
+    large = [part for part in parts if _observation_bytes(part) >= SMALL]
+    return bool(large) and all(
+        part.dtype == np.uint8 and len(part.shape or ()) == 3 and min(part.shape[0], part.shape[-1]) % 3 == 0  # type: ignore[index]
+        for part in large
+    )
 
 
 def measure(env: VecEnv, methods: Sequence[str], *, steps: int, batch_size: int, seed: int = 0) -> list[Figures]:
@@ -76,7 +99,7 @@ def measure(env: VecEnv, methods: Sequence[str], *, steps: int, batch_size: int,
     rows = max(1, min(-(-steps // 2), _LARGEST // max(transition_bytes, 1)))  # so that the ring gets full on the way
     common = (rows * env.num_envs, env.observation_space, env.action_space, "cpu", env.num_envs)
     buffers: dict[str, Any] = {SB3: sb3_class(*common)}
-    buffers.update({method: our_class(*common, compression_method=method) for method in methods})
+    buffers.update({method: our_class(*common, **arguments_of(method)) for method in methods})
     adding: dict[str, list[float]] = {name: [] for name in buffers}
     for block in _blocks(_transitions(env, steps, seed), steps):
         for name, buffer in buffers.items():

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from sb3_extra_buffers.cli.measure import SB3, Figures
+from sb3_extra_buffers.cli.measure import SB3, Figures, arguments_of
 from sb3_extra_buffers.codecs import optional
 from sb3_extra_buffers.frames.tables import readable_bytes, text_table
 
@@ -61,7 +61,7 @@ def advice(figures: Sequence[Figures], width: int = 100) -> str:
         text = "Observations are too small to compress: keep SB3's buffer, or use ours, which keeps them as SB3 does."
         return textwrap.fill(text, width)
     texts = [
-        f'Use compression_method="{best.method}": {readable_bytes(best.bytes)} where SB3 takes '
+        f"Use {_as_arguments(best.method)}: {readable_bytes(best.bytes)} where SB3 takes "
         f"{readable_bytes(sb3.bytes)} ({best.ratio:.2%}), add {best.add_ratio:.2f}x, sample {best.sample_ratio:.2f}x "
         "SB3's time."
     ]
@@ -74,6 +74,12 @@ def advice(figures: Sequence[Figures], width: int = 100) -> str:
             f"{_slowness(smallest, sb3):.2f} times SB3's time."
         )
     return "\n".join(line for text in (*texts, f"Rule: {RULE}.") for line in textwrap.wrap(text, width))
+
+
+def _as_arguments(method: str) -> str:
+    """Return the arguments of a buffer as they are written in a script."""
+    given = {name: repr(value).replace("'", '"') for name, value in arguments_of(method).items()}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
 def plot(figures: Sequence[Figures], batch_size: int, title: str, path: Path) -> None:

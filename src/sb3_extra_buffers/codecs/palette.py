@@ -10,6 +10,7 @@ codec needs. Palette 0 begins with black: an empty payload is the frame of zeros
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ _MOST = 16  # palettes
 _NONE = 255  # in the place of a palette's number
 _SLOTS = 4096  # of the table that finds a colour: mostly empty, so that the first look is nearly always enough
 _HASH, _SHIFT = 0x9E3779B1, 20
+_LITTLE = sys.byteorder == "little"
 _AT_ONCE = 1024  # pixels that are painted: their colours stay near
 
 
@@ -360,6 +362,14 @@ def _paint_kernel(
             part = numbers[p : p + n]
             for q in range(n):
                 some[q] = palette[part[q]]
+            if not planar and channels == 3 and pixels % 4 == 0 and _LITTLE:  # four pixels are three words
+                words = frame[3 * p : 3 * (p + n)].view(np.uint32)
+                for w in range(n // 4):
+                    one, two, three, four = some[4 * w], some[4 * w + 1], some[4 * w + 2], some[4 * w + 3]
+                    words[3 * w] = one | two << np.uint32(24)
+                    words[3 * w + 1] = two >> np.uint32(8) | three << np.uint32(16)
+                    words[3 * w + 2] = three >> np.uint32(16) | four << np.uint32(8)
+                continue
             for c in range(channels):
                 shift = np.uint32(8 * c)
                 if planar:
