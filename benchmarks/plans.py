@@ -54,6 +54,7 @@ UNTOUCHED = (
 )
 # They were untouched as well, and showed what was slow: the rule of `auto` was changed, and how batches are decoded.
 HARD = ("Riverraid", "Zaxxon", "Frostbite", "doom-deadly_corridor-rgb", "doom-deadly_corridor-labels")
+SCENES = ("deathmatch", "deadly_corridor", "defend_the_line", "take_cover", "health_gathering", "my_way_home")
 MANY = (
     *FEW,
     "Breakout",
@@ -109,6 +110,14 @@ PRESETS = {
         rounds=7,
         rows=(2500, 600, 6000),
         subjects=tuple(subject for subject in MAIN if subject not in ("ours:zstd3", "published:lz4-block/1")),
+    ),
+    "pictures": Plan(
+        tuple(f"doom-{scene}-rgb" for scene in SCENES),
+        rounds=7,
+        rows=(2500, 600, 6000),
+        subjects=tuple(
+            s for s in MAIN if s not in ("ours:delta/2", "published:lz4-block/1", "torchrl:LazyMemmapStorage")
+        ),
     ),
     "full": Plan(
         MANY,
