@@ -84,6 +84,18 @@ def test_filters_before_it_is_known_how_frames_are_stacked(method: str, filter: 
     ours, sb3 = TWINS["replay"].make(KINDS[kind], ROWS, 2, **options)
     check_replay(TWINS["replay"], ours, sb3, cached_steps(kind, 2, N_STEPS))
     assert ours.memory_usage().method == codec.format(method=method, filter=filter)
+    if kind == "pictures":
+        assert ours._stores[None].frames.by_pixel  # they are not put in another order first
+
+
+@pytest.mark.parametrize("where", [slice(5, 5), [], np.zeros(ROWS, bool)], ids=["slice", "list", "mask"])
+def test_no_pictures_at_all_can_be_assigned(where: Any) -> None:
+    options: dict[str, Any] = {"compression_method": "zstd3", "compression_kwargs": {"filter": "palette"}}
+    ours, sb3 = TWINS["replay"].make(KINDS["pictures"], ROWS, 2, **options)
+    check_replay(TWINS["replay"], ours, sb3, cached_steps("pictures", 2, N_STEPS))
+    for buffer in (ours, sb3):
+        buffer.observations[where] = 7
+    assert_same_arrays(ours, sb3)
 
 
 def test_a_filter_that_cannot_have_anything_to_do_is_an_error() -> None:

@@ -56,7 +56,7 @@ def encoded_exactly(coder: Coder, frames: np.ndarray) -> Encoded:
 def test_few_colours_take_a_byte_each(method, channels, planar, numba):
     with contextlib.nullcontext() if numba else no_numba():
         coder = open_coder(1000, channels, planar, method)
-        for n in (1, 2, 3, 4, 9, 40):  # `decode` paints parts of a batch in turn
+        for n in (1, 2, 3, 4, 9, 40):
             encoded = encoded_exactly(coder, pictures(n, 1000, 60, channels, planar))
             assert encoded.lengths.max() <= 1000
         assert coder.known.tolist() == [61]  # black is always there
@@ -180,6 +180,70 @@ def test_a_palette_that_is_not_there_is_an_error(reference):
     encoded = encoded_exactly(coder, pictures(2, 100, 9))
     with pytest.raises(CodecError, match="palette"):
         decoded(coder, encoded._replace(references=np.array([0, reference])))
+
+
+@pytest.mark.parametrize("numba", [True, False])
+def test_colours_of_a_look_up_that_was_interrupted_keep_their_numbers(numba):
+    """Ctrl-C comes as soon as the kernel is done. The frame comes again, and then one with other new colours."""
+    with contextlib.nullcontext() if numba else no_numba():
+        coder = open_coder(100)
+        encoded_exactly(coder, pictures(1, 100, 9))
+        again, later = pictures(1, 100, 20, seed=1), pictures(1, 100, 20, seed=2)
+        find = coder._find
+
+        def interrupted(*args: object) -> bool:
+            find(*args)
+            raise KeyboardInterrupt
+
+        coder._find = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            coder.encode(again, np.zeros(1, np.int64))
+        coder._find = find
+        encoded = encoded_exactly(coder, again)
+        encoded_exactly(coder, later)
+        assert np.array_equal(decoded(coder, encoded), again)
+
+
+def test_a_palette_is_added_whole_or_not_at_all():
+    """Ctrl-C before every call of the look-up, and after it."""
+    for calls in range(1, 6):
+        coder = open_coder(3000)
+        encoded_exactly(coder, pictures(1, 3000, 200))
+        find, n = coder._find, [0]
+
+        def interrupted(*args: object, find=find, n=n, calls=calls) -> bool:
+            n[0] += 1
+            found = find(*args)
+            if n[0] == calls:
+                raise KeyboardInterrupt
+            return found
+
+        coder._find = interrupted
+        with contextlib.suppress(KeyboardInterrupt):
+            encoded_exactly(coder, pictures(1, 3000, 200, seed=1))
+            encoded_exactly(coder, pictures(1, 3000, 200, seed=2))
+        coder._find = find
+        assert len(coder.colours) == len(coder.known) == len(coder._slots)
+        assert coder.known.min() > 0
+        for seed in range(3):
+            encoded_exactly(pickle.loads(pickle.dumps(coder)), pictures(1, 3000, 200, seed=seed))
+
+
+@pytest.mark.parametrize("channels", [3.0, 2.5, np.int64(3), "3", None])
+@pytest.mark.parametrize("kind", ["palette", "interleave"])
+def test_channels_are_a_whole_number(kind, channels):
+    """A file may say anything."""
+    with pytest.raises(ValueError, match="bytes, not"):
+        get_codec("zstd3", {"filter": kind}, channels=channels)
+
+
+def test_numbers_that_would_lie_beyond_the_heap_are_an_error():
+    coder = open_coder(100, method="none")
+    encoded = encoded_exactly(coder, pictures(1, 100, 9))
+    out = np.empty((1, 300), np.uint8)
+    for start in (1, 100, 2**63 - 5, 2**63 - 100, -1):
+        with pytest.raises(CodecError, match="outside"):
+            coder.decode(encoded.data, np.array([start]), encoded.lengths, encoded.references, out)
 
 
 @pytest.mark.parametrize("channels", [0, 1, 5])

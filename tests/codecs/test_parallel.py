@@ -41,6 +41,13 @@ def test_large_parts_come_first(threads):
     assert len(sizes) < 6 * threads
 
 
+def test_pieces_are_worth_beginning(threads):
+    pieces: list[int] = []
+    parallel.split(600, 4 * parallel.WORTH, lambda start, stop: pieces.append(stop - start) or 0)
+    assert sum(pieces) == 600
+    assert sorted(pieces)[1] >= 25  # a sixth of what is worth a thread; the last may be shorter
+
+
 def test_little_is_done_here(threads):
     assert parallel.split(5, parallel.WORTH - 1, lambda start, stop: stop - start) == [5]
     assert parallel.split(0, 0, lambda start, stop: stop - start) == [0]

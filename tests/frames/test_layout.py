@@ -55,6 +55,29 @@ def test_strided_observations(view):
     assert layout.join(np.ascontiguousarray(layout.split(obs))).tobytes() == obs.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_pixels_of_channel_last_memory(dtype, n):
+    memory = observations((6, 5, 3), dtype, n)
+    pixels = Layout((3, 6, 5), np.dtype(dtype)).split_pixels(memory.transpose(0, 3, 1, 2))
+    assert pixels.shape == (n, 1, 30, 3)
+    assert n == 0 or np.shares_memory(pixels, memory)
+    assert pixels.tobytes() == memory.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "stack", "view"),
+    [
+        ((3, 6, 5), np.uint8, 1, lambda x: x),  # channel-first memory
+        ((3, 6, 5), np.int16, 1, lambda x: np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)),
+        ((3, 6, 5), np.uint8, 3, lambda x: np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)),
+        ((6, 5), np.uint8, 1, lambda x: x),
+    ],
+)
+def test_what_does_not_come_pixel_by_pixel(shape, dtype, stack, view):
+    assert Layout(shape, np.dtype(dtype), stack).split_pixels(view(observations(shape, dtype, 2))) is None
+
+
 @pytest.mark.parametrize("stack", [0, -1, 3, 5])
 def test_a_stack_divides_the_channels(stack):
     with pytest.raises(ValueError, match="frame_stack"):

@@ -70,8 +70,8 @@ def advice(figures: Sequence[Figures], width: int = 100) -> str:
     smallest = min((each for each in figures if each.method != SB3), key=lambda each: each.bytes)
     if smallest.bytes < best.bytes:
         texts.append(
-            f'Least memory: "{smallest.method}", {readable_bytes(smallest.bytes)} ({smallest.ratio:.2%}), in '
-            f"{_slowness(smallest, sb3):.2f} times SB3's time."
+            f"Least memory: {_as_arguments(smallest.method)}, {readable_bytes(smallest.bytes)} "
+            f"({smallest.ratio:.2%}), in {_slowness(smallest, sb3):.2f} times SB3's time."
         )
     return "\n".join(line for text in (*texts, f"Rule: {RULE}.") for line in textwrap.wrap(text, width))
 

@@ -147,7 +147,7 @@ class Coder:
             bad = self.decode_part(heap, *arrays, out)
             return bad if bad < 0 else a + bad
 
-        n_bytes, worth = self.effort(lengths, out)
+        n_bytes, worth = self.effort(lengths, sources, out)
         worst = max(parallel.split(len(rows) // group, n_bytes, work, worth), default=-1)
         if worst >= 0:
             raise CodecError(f"{self.codec.name}: payload {worst} of {len(rows)} is damaged")
@@ -181,7 +181,7 @@ class Coder:
         rows, nowhere = np.arange(len(out), dtype=np.int64), np.full(len(out), -1, np.int64)
         return self.decode_part(heap, offsets, lengths, references, rows, nowhere, out)
 
-    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
         """Return how many bytes there are to work on, and from how many on another thread pays: these never do."""
         return 0, 1
 
@@ -222,7 +222,7 @@ class BatchCoder(Coder):
 
     worth = parallel.WORTH
 
-    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
         return out.nbytes, self.worth
 
     @abstractmethod
@@ -247,7 +247,7 @@ def array_bytes(owner: object) -> int:
 
 def check_bounds(heap: Bytes, offsets: Ints, lengths: Ints) -> None:
     """Raise `CodecError` if a payload reaches outside the heap."""
-    if len(offsets) and (offsets.min() < 0 or lengths.min() < 0 or (offsets + lengths).max() > heap.size):
+    if len(offsets) and (offsets.min() < 0 or lengths.min() < 0 or (lengths > heap.size - offsets).any()):
         raise CodecError("a frame's payload lies outside the heap")
 
 

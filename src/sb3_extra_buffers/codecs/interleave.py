@@ -30,7 +30,7 @@ class Interleave(Codec):
     planar: bool = True
 
     def __post_init__(self) -> None:
-        if self.channels not in self.sizes:
+        if type(self.channels) is not int or self.channels not in self.sizes:
             raise ValueError(f"interleave is for pixels of several bytes, not {self.channels}")
 
     def encode(self, frame: Bytes) -> bytes:
@@ -82,8 +82,8 @@ class InterleaveCoder(Coder):
         out[rows[copied]] = out[sources[copied]]
         return -1
 
-    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
-        return self.inner.effort(lengths, out)
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
+        return self.inner.effort(lengths, sources, out)
 
     def release(self, references: Ints) -> None:
         self.inner.release(references)

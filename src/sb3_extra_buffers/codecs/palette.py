@@ -50,7 +50,7 @@ class Palette(Codec):
     planar: bool = True
 
     def __post_init__(self) -> None:
-        if self.channels not in self.sizes:
+        if type(self.channels) is not int or self.channels not in self.sizes:
             raise ValueError(f"a palette is for pixels of 2 to 4 bytes, not {self.channels}")
 
     @property
@@ -92,7 +92,7 @@ class PaletteCoder(Coder):
         self._find = jit.choose(
             _find_kernel,
             find_reference,
-            f"int64({data}, int64, boolean, uint32[::1], int64, uint16[::1], {data})",
+            f"boolean({data}, int64, boolean, uint32[::1], int64[::1], uint16[::1], {data})",
         )
         ints, numbers = "int64[::1]", ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
         self._paint = jit.choose(
@@ -185,7 +185,7 @@ class PaletteCoder(Coder):
         coloured = new & (palettes != _NONE)
         if np.any(palettes[coloured] >= len(self.colours)):
             raise CodecError("palette: a frame refers to a palette that is not there")
-        bare = lengths == self.pixels
+        bare, packed = coloured & (lengths == self.pixels), coloured & (lengths != self.pixels)
 
         def paint(data: Bytes, starts: Ints, which: Ints) -> None:
             channels, planar = self.codec.channels, self.codec.planar
@@ -198,7 +198,7 @@ class PaletteCoder(Coder):
         def paint_packed(which: Ints) -> int:
             numbers = np.empty((len(which), self.pixels), np.uint8)
             bad = self.inner.decode_new(heap, offsets[which], lengths[which], inner[which], numbers)
-            paint(numbers.reshape(-1), self.pixels * np.arange(len(which)), which)
+            paint(numbers.reshape(-1), self.pixels * np.arange(len(which), dtype=np.int64), which)
             return bad
 
         def decode_whole(which: Ints) -> int:
@@ -209,18 +209,21 @@ class PaletteCoder(Coder):
             which = mask.nonzero()[0]
             if not which.size:
                 return
-            n_bytes, worth = self.effort(lengths[which], out[: which.size])
+            n_bytes, worth = self.effort(lengths[which], sources[which], out[: which.size])
             if max(split(len(which), n_bytes, lambda start, stop: do(which[start:stop]), worth)) >= 0:
                 raise CodecError(f"palette: a payload of {len(which)} is damaged")
 
-        all_of(coloured & bare, paint_bare)
-        all_of(coloured & ~bare, paint_packed)
+        all_of(bare, paint_bare)
+        all_of(packed, paint_packed)
         all_of(new & ~coloured, decode_whole)
         if not new.all():
             out[rows[~new]] = out[sources[~new]]
 
-    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
-        """Return what there is to paint, whatever the inner codec takes before."""
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
+        """Return what there is to paint; nothing where a codec that threads do not help has to decode first."""
+        packed = (lengths != self.pixels) & (sources < 0)
+        if packed.any() and not self.inner.effort(lengths[packed], sources[packed], out[:, : self.pixels])[0]:
+            return 0, parallel.WORTH
         return out.nbytes, parallel.WORTH
 
     def release(self, references: Ints) -> None:
@@ -245,29 +248,22 @@ class PaletteCoder(Coder):
 
     def _look(self, frame: Bytes, planar: bool, numbers: Bytes) -> int:
         """Write the colour numbers of a frame; returns its palette, or `_NONE`."""
+        channels = self.codec.channels
         others = [palette for palette in range(len(self.colours)) if palette != self.current]
         for palette in (self.current, *others):
-            if self._try(frame, planar, palette, numbers):
+            count = self.known[palette : palette + 1]
+            if self._find(frame, channels, planar, self.colours[palette], count, self._slots[palette], numbers):
                 self.current = palette
                 return palette
         if len(self.colours) < _MOST and self.learning:
-            before = self.colours, self.known, self._slots
-            self.colours = np.pad(self.colours, ((0, 1), (0, 0)))
-            self.known, self._slots = np.pad(self.known, (0, 1)), np.pad(self._slots, ((0, 1), (0, 0)))
-            palette = len(self.colours) - 1
-            if self._try(frame, planar, palette, numbers):
-                self.current = palette
-                return palette
-            self.colours, self.known, self._slots = before
+            colours, count, slots = np.zeros(256, np.uint32), np.zeros(1, np.int64), np.zeros(_SLOTS, np.uint16)
+            if self._find(frame, channels, planar, colours, count, slots, numbers):
+                more = np.vstack([self.colours, colours]), np.append(self.known, count), np.vstack([self._slots, slots])
+                # All of them. Nothing is called in between, where Ctrl-C could come.
+                self.colours, self.known, self._slots = more
+                self.current = len(self.colours) - 1
+                return self.current
         return _NONE
-
-    def _try(self, frame: Bytes, planar: bool, palette: int, numbers: Bytes) -> bool:
-        colours, slots = self.colours[palette], self._slots[palette]
-        known = self._find(frame, self.codec.channels, planar, colours, int(self.known[palette]), slots, numbers)
-        if known < 0:
-            return False
-        self.known[palette] = known
-        return True
 
 
 def _slots(colours: Colours, known: int) -> Slots:
@@ -282,9 +278,9 @@ def _slots(colours: Colours, known: int) -> Slots:
 
 
 def _find_kernel(
-    frame: Bytes, channels: int, planar: bool, colours: Colours, known: int, slots: Slots, numbers: Bytes
-) -> int:
-    pixels = numbers.size
+    frame: Bytes, channels: int, planar: bool, colours: Colours, count: Ints, slots: Slots, numbers: Bytes
+) -> bool:
+    pixels, known = numbers.size, count[0]
     wanted = np.zeros(pixels, np.uint32)
     if not planar and channels == 3:  # in one pass: thrice as fast
         for p in range(pixels):
@@ -311,21 +307,23 @@ def _find_kernel(
                         at = (at + np.uint64(1)) & np.uint64(_SLOTS - 1)
                     slots[at] = 0
                     colours[new] = 0
-                return -1
+                return False
             colours[known] = colour
             known += 1
             slots[at] = known
         numbers[p] = slots[at] - 1
-    return known
+    count[0] = known  # here, not in Python: Ctrl-C may come as soon as this is over
+    return True
 
 
 def find_reference(
-    frame: Bytes, channels: int, planar: bool, colours: Colours, known: int, slots: Slots, numbers: Bytes
-) -> int:
-    """Write the number of each pixel's colour; new ones are added in the order they come.
+    frame: Bytes, channels: int, planar: bool, colours: Colours, count: Ints, slots: Slots, numbers: Bytes
+) -> bool:
+    """Write the number of each pixel's colour; new ones are added in the order they come, and to the `count` of them.
 
-    Returns how many are known now, or -1 if they are more than 256; `colours` is then as it was.
+    Returns False if they are more than 256; `colours` and `count` are then as they were.
     """
+    known = int(count[0])
     shape = (channels, -1) if planar else (-1, channels)
     pixels = frame.reshape(shape).T if planar else frame.reshape(shape)
     words = np.zeros((len(pixels), 4), np.uint8)
@@ -333,14 +331,15 @@ def find_reference(
     different, first, number = np.unique(words.view("<u4")[:, 0], return_index=True, return_inverse=True)
     is_new = ~np.isin(different, colours[:known])
     if known + np.count_nonzero(is_new) > 256:
-        return -1
+        return False
     new = different[is_new][np.argsort(first[is_new])]
     colours[known : known + len(new)] = new
     known += len(new)
     order = np.argsort(colours[:known], kind="stable")
     found = order[np.searchsorted(colours[:known], different, sorter=order)].astype(np.uint8)
     numbers[:] = found[number.reshape(-1)]
-    return known
+    count[0] = known
+    return True
 
 
 def _paint_kernel(

@@ -103,9 +103,10 @@ class ZstdCoder(Coder):
             raise CodecError("zstd: a frame refers to a dictionary that is not there")
         return super().decode_part(heap, offsets, lengths, references, rows, sources, out)
 
-    def effort(self, lengths: Ints, out: Bytes) -> tuple[int, int]:
-        n_bytes = int(lengths.sum())  # zstd works without the GIL, so threads pay if payloads are long
-        return n_bytes if n_bytes >= _LONG * len(lengths) else 0, _THREADED
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
+        new = lengths[sources < 0]
+        n_bytes = int(new.sum())  # zstd works without the GIL, so threads pay if payloads are long
+        return n_bytes if n_bytes >= _LONG * len(new) else 0, _THREADED
 
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         decompress(self._decompressors()[reference], payload, out)

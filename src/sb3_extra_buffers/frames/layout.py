@@ -75,7 +75,8 @@ class Layout:
         pixels = obs.transpose(0, 2, 3, 1)
         if not pixels.flags.c_contiguous:
             return None
-        return pixels.view(np.uint8).reshape(len(obs), 1, -1, pixels.shape[3])
+        n, height, width, channels = pixels.shape
+        return pixels.view(np.uint8).reshape(n, 1, height * width, channels)
 
     def join(self, frames: Bytes) -> NDArray[Any]:
         """Return the observations `[n, *obs_shape]` of frames `[n, stack, frame_bytes]`."""

@@ -120,9 +120,11 @@ class ObservationStore:
         self.found: tuple[int, int] | None = None
         opened = self._codecs(self.layout)
         self.codec = get_codec("none") if method == "auto" else opened(method)
-        for codec in (get_codec("none"), *candidates(opened).values()) if method == "auto" else (self.codec,):
-            warm_up(codec)
-            codec.coder(self.layout.frame_bytes)
+        for layout in (self.layout, Layout(self.obs_shape, self.storage)):  # as it may turn out
+            likely = candidates(self._codecs(layout)).values() if method == "auto" else (self.codec,)
+            for codec in (get_codec("none"), *likely):
+                warm_up(codec)
+                codec.coder(layout.frame_bytes)
         self.frames = self._open(self.codec if self.planned else get_codec("none"), self.layout)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -397,7 +399,9 @@ class ObservationStore:
     def _split(self, obs: NDArray[Any]) -> Bytes:
         """Return the frames of observations, pixel by pixel where the store likes them so and they come so."""
         pixels = self.layout.split_pixels(obs) if self.frames.likes_pixels else None
-        return self.layout.split(obs) if pixels is None else pixels
+        if pixels is None or pixels.shape[3] != self.frames.coder.pixel_channels:
+            return self.layout.split(obs)
+        return pixels
 
     def _narrowed(self, obs: NDArray[Any]) -> NDArray[Any]:
         return obs if self.storage == self.dtype else clipped_cast(obs, self.storage)
