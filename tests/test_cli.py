@@ -88,6 +88,7 @@ def test_json_holds_all_figures(capsys):
     assert [each["method"] for each in answer["figures"]] == [SB3, "delta", "none"]
     assert answer["figures"][0]["bytes"] == 30 * 2 * 2 * 4 * 36 * 36  # rows, envs, obs and next_obs, stack
     assert answer["recommended"] in ("delta", "none")
+    assert answer["arguments"] == {"compression_method": answer["recommended"]}
 
 
 def test_plot(tmp_path, capsys):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interrupting import interrupts
-from kinds import steps
+from kinds import KINDS, Kind, steps
 from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, can_sample, sample
 
 from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer
@@ -18,12 +18,13 @@ GPU = Twin("replay", TWINS["replay"].sb3, GpuReplayBuffer, keyed=False, rollout=
 MODULES = ("sb3_extra_buffers", "stable_baselines3")
 
 
-def check(twin: Twin, rows: int, before: int, stride: int, **given: Any) -> None:
+def check(twin: Twin, rows: int, before: int, stride: int, kind: Kind | None = None, **given: Any) -> None:
     """Interrupt the `add` after so many, at every so manieth instruction. What comes after is right, too."""
-    all_steps = steps(twin.default_kind, N_ENVS, before + 8, end=0.3)
+    shown = kind or twin.default_kind
+    all_steps = steps(shown, N_ENVS, before + 8, end=0.3)
     where, interrupted, outcomes = 0, True, set()
     while interrupted:
-        ours, sb3 = twin.make(twin.default_kind, rows, N_ENVS, **given)
+        ours, sb3 = twin.make(shown, rows, N_ENVS, **given)
         for step in all_steps[:before]:
             twin.add(ours, step)
             twin.add(sb3, step)
@@ -60,6 +61,14 @@ def test_a_step_is_added_or_not(name: str, method: str) -> None:
 def test_a_compressed_step(method: str) -> None:
     """`frame_stack` is given, so nothing is planned: codecs are at work from the start."""
     check(TWINS["replay"], 4, 6, 17, compression_method=method, frame_stack=4)
+
+
+@pytest.mark.parametrize("method", ["none", "zstd3"])
+@pytest.mark.parametrize("kind", ["pictures", "pictures-last"])
+def test_a_step_of_pictures(kind: str, method: str) -> None:
+    """Each one brings new colours, which are known from then on, whether it is stored or not."""
+    filtered = {"compression_kwargs": {"filter": "palette"}, "frame_stack": 1}
+    check(TWINS["replay"], 4, 1, 17, KINDS[kind], compression_method=method, **filtered)
 
 
 @pytest.mark.parametrize("name", ["replay", "dict-replay"])

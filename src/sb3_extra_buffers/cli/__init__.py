@@ -128,13 +128,16 @@ def _command(commands: Any, name: str, text: str, examples: str) -> argparse.Arg
 
 def _measure(args: argparse.Namespace) -> int:
     """Run `bench` or `recommend`."""
-    from sb3_extra_buffers.cli import report  # here, so that --help needs no SB3
+    from sb3_extra_buffers.cli import measure, report  # here, so that --help needs no SB3
 
     figures = _measured(args)
     width = _columns()
     if args.json:
         best, known = report.recommended(figures).method, [each._asdict() for each in figures]
-        _print_json({"env": args.env, "recommended": best, "rule": report.RULE, "figures": known})
+        arguments = measure.arguments_of(best)
+        _print_json(
+            {"env": args.env, "recommended": best, "arguments": arguments, "rule": report.RULE, "figures": known}
+        )
     elif args.command == "bench":
         print(report.table(figures, args.batch, width))
     if args.command == "bench" and args.plot:
