@@ -83,10 +83,12 @@ def _are_pictures(space: spaces.Space[Any]) -> bool:
     """Tell whether all that is worth compressing are pictures of three channels, or stacks of them."""
     parts = list(space.values()) if isinstance(space, spaces.Dict) else [space]
     large = [part for part in parts if _observation_bytes(part) >= SMALL]
-    return bool(large) and all(
-        part.dtype == np.uint8 and len(part.shape or ()) == 3 and min(part.shape[0], part.shape[-1]) % 3 == 0  # type: ignore[index]
-        for part in large
-    )
+    return bool(large) and all(map(_is_picture, large))
+
+
+def _is_picture(space: spaces.Space[Any]) -> bool:
+    shape = space.shape or ()
+    return space.dtype == np.uint8 and len(shape) == 3 and min(shape[0], shape[-1]) % 3 == 0
 
 
 def measure(env: VecEnv, methods: Sequence[str], *, steps: int, batch_size: int, seed: int = 0) -> list[Figures]:
