@@ -63,6 +63,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "replay-delta2": lambda: buffer("replay", 1100, rows=4, compression_method="delta/2"),
     "replay-zstd-dictionary": lambda: buffer("replay", 90, **zstd(400)),
     "replay-palette": lambda: buffer("replay", 30, KINDS["pictures"], 4, frame_stack=1, **zstd(filter="palette")),
+    "replay-palette-codes": lambda: buffer(
+        "replay", 300, KINDS["pictures"], 4, frame_stack=1, **zstd(filter="palette")
+    ),
     "replay-palette-delta": lambda: buffer(
         "replay",
         30,

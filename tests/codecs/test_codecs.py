@@ -53,6 +53,9 @@ CODECS |= {
     for method in ("none", "delta", "delta/2", "zstd3", "rle-jit", "lz4-block")
     for kind, channels, planar in [("palette", 3, True), ("palette", 4, False), ("interleave", 2, True)]
 }
+CODECS["zstd3, palette, rows of 7 pixels"] = get_codec(
+    "zstd3", {"filter": "palette", "dictionary_bytes": 0}, channels=3, planar=True, row_bytes=7
+)
 CODECS["zstd without dictionary"] = get_codec("zstd", {"dictionary_bytes": 0})
 SIZES = [1, 2, 3, 63, 64, 1000, 7056]
 KINDS = ["noise", "sparse", "constant", "zeros", "runs", "counting"]

@@ -10,13 +10,13 @@ from sb3_extra_buffers.codecs import huffman
 repeatable = settings(max_examples=60)
 
 
-def assert_decodes(lengths: np.ndarray) -> None:
+def assert_decodes(lengths: np.ndarray, longest: int = huffman.LONGEST) -> None:
     """Each code, followed by anything, is found in the table."""
-    codes, table = huffman.codes(lengths), huffman.decoding_table(lengths)
-    assert table.shape == (1 << huffman.LONGEST,)
+    codes, table = huffman.codes(lengths, longest), huffman.decoding_table(lengths, longest)
+    assert table.shape == (1 << longest,)
     used = np.zeros(len(table), bool)
     for symbol in np.flatnonzero(lengths):
-        free = huffman.LONGEST - int(lengths[symbol])
+        free = longest - int(lengths[symbol])
         ahead = (int(codes[symbol]) << free) + np.arange(1 << free)
         assert (table[ahead] == symbol << 4 | lengths[symbol]).all()
         assert not used[ahead].any()
@@ -36,13 +36,24 @@ def test_any_counts_make_a_code(counts):
     assert_decodes(lengths)
 
 
+@pytest.mark.parametrize("longest", [huffman.LONGEST, 8, 3])
 @pytest.mark.parametrize("counts", [2 ** np.arange(60), np.arange(1, 257) ** 7, np.full(256, 1), np.full(256, 10**15)])
-def test_lengths_are_limited(counts):
+def test_lengths_are_limited(counts, longest):
     counted = np.zeros(256, np.int64)
     counted[: len(counts)] = counts
-    lengths = huffman.code_lengths(counted)
-    assert lengths.max() <= huffman.LONGEST
-    assert_decodes(lengths)
+    before = counted.copy()
+    lengths = huffman.code_lengths(counted, longest)
+    assert np.array_equal(counted, before)
+    assert 0 < lengths.max() <= longest
+    assert lengths[huffman.ESCAPE]
+    assert_decodes(lengths, longest)
+
+
+def test_what_is_rare_is_escaped():
+    counted = np.zeros(256, np.int64)
+    counted[[3, 7, 200]] = 98, 1, 1
+    assert np.flatnonzero(huffman.code_lengths(counted)).tolist() == [3, 7, 200, huffman.ESCAPE]
+    assert np.flatnonzero(huffman.code_lengths(counted, rare=0.01)).tolist() == [3, huffman.ESCAPE]
 
 
 def test_codes_are_near_the_entropy():

@@ -238,8 +238,8 @@ def test_delta_has_two_levels():
 
 
 def test_filters_stand_before_a_codec():
-    codec = get_codec("zstd3", {"filter": "palette", "dictionary_bytes": 0}, channels=4, planar=False, item_bytes=1)
-    assert codec.inner == get_codec("zstd3", {"dictionary_bytes": 0})
+    codec = get_codec("lz4-block", {"filter": "palette"}, channels=4, planar=False, item_bytes=1)
+    assert codec.inner == get_codec("lz4-block")
     assert (codec.channels, codec.planar) == (4, False)
     assert get_codec("gzip1", {"filter": "interleave"}, channels=3).inner == get_codec("gzip1")
     assert get_codec("gzip1", {"filter": None}, channels=3) == get_codec("gzip1")

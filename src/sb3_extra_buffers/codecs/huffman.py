@@ -1,4 +1,4 @@
-"""Huffman codes of bytes, none longer than `LONGEST` bits: one look-up decodes one.
+"""Huffman codes of bytes, none longer than `longest` bits: one look-up decodes one.
 
 A code has 257 symbols: the bytes, and `ESCAPE` before a byte that it has no symbol for. It is told by its lengths
 alone: codes of one length count upwards in the order of their symbols, shorter ones come first.
@@ -21,16 +21,25 @@ def flat_lengths() -> Lengths:
     return np.append(np.full(256, 8, np.uint8), np.uint8(0))
 
 
-def code_lengths(counts: NDArray[np.int64]) -> Lengths:
-    """Return the lengths of a code for bytes that occur so often, `counts` [256]. Others are escaped."""
-    weights = np.append(counts, 1 + np.count_nonzero(counts == 1))  # what came once says how often new ones come
+def code_lengths(counts: NDArray[np.int64], longest: int = LONGEST, rare: float = 0.0) -> Lengths:
+    """Return the lengths of a code for bytes that occur so often.
+
+    Args:
+        counts: how often each byte occurs, `[256]`. Those that do not are escaped.
+        longest: bits of a code, at most.
+        rare: share of all up to which a byte is escaped as well: the others get shorter codes.
+    """
+    kept = np.where(counts > rare * counts.sum(), counts, 0)
+    kept[np.argsort(-kept, kind="stable")[(1 << longest) - 1 :]] = 0
+    # What came once says how often new ones come.
+    weights = np.append(kept, 1 + np.count_nonzero(counts == 1) + (counts - kept).sum())
     symbols = np.flatnonzero(weights)
     symbols = symbols[np.argsort(weights[symbols], kind="stable")]
     lengths = np.zeros(len(weights), np.uint8)
     sorted_weights = weights[symbols]
     while True:
         depths = _depths(sorted_weights.tolist())
-        if max(depths) <= LONGEST:
+        if max(depths) <= longest:
             lengths[symbols] = depths
             return lengths
         sorted_weights = sorted_weights // 2 + 1  # flatter: the longest codes get shorter
@@ -57,23 +66,23 @@ def _depths(weights: list[int]) -> list[int]:
     return [max(depth, 1) for depth in depths[:n]]  # a symbol alone has a bit, too
 
 
-def _in_order(lengths: Lengths) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _in_order(lengths: Lengths, longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the symbols that have codes, in the order of those, and how many entries of the table are each one's."""
     symbols = np.flatnonzero(lengths)
     symbols = symbols[np.argsort(lengths[symbols], kind="stable")]
-    return symbols, 1 << (LONGEST - lengths[symbols].astype(np.int64))
+    return symbols, 1 << (longest - lengths[symbols].astype(np.int64))
 
 
-def codes(lengths: Lengths) -> Codes:
+def codes(lengths: Lengths, longest: int = LONGEST) -> Codes:
     """Return the code of each symbol [257]: its `lengths` lowest bits, the highest of them first."""
-    symbols, sizes = _in_order(lengths)
+    symbols, sizes = _in_order(lengths, longest)
     result = np.zeros(len(lengths), np.uint16)
     result[symbols] = (np.cumsum(sizes) - sizes) // sizes
     return result
 
 
-def decoding_table(lengths: Lengths) -> NDArray[np.uint16]:
-    """Return `symbol << 4 | length` for any next `LONGEST` bits, 0 where no code begins so."""
-    symbols, sizes = _in_order(lengths)
+def decoding_table(lengths: Lengths, longest: int = LONGEST) -> NDArray[np.uint16]:
+    """Return `symbol << 4 | length` for any next `longest` bits, 0 where no code begins so."""
+    symbols, sizes = _in_order(lengths, longest)
     entries = np.repeat(symbols << 4 | lengths[symbols], sizes)
-    return np.pad(entries, (0, (1 << LONGEST) - len(entries))).astype(np.uint16)
+    return np.pad(entries, (0, (1 << longest) - len(entries))).astype(np.uint16)

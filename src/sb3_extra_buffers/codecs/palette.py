@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.codecs import jit, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes, check_bounds
 from sb3_extra_buffers.codecs.interleave import Interleave
+from sb3_extra_buffers.codecs.neighbours import Neighbours
+from sb3_extra_buffers.codecs.zstd import Zstd
 
 Colours = NDArray[np.uint32]
 Slots = NDArray[np.uint16]
@@ -56,7 +58,27 @@ class Palette(Codec):
     @property
     def without(self) -> Codec:
         """What encodes frames that have too many colours."""
-        return Interleave(self.inner, self.channels, self.planar)
+        inner = self.inner.inner if isinstance(self.inner, Neighbours) else self.inner
+        return Interleave(inner, self.channels, self.planar)
+
+    @classmethod
+    def before(cls, inner: Codec, row_bytes: int = 1, **settings: Any) -> Palette:
+        """Return the filter before a codec, with what makes colour numbers smaller for that.
+
+        Args:
+            inner: what encodes them.
+            row_bytes: size of a row of the picture.
+            **settings: `channels` and `planar`.
+        """
+        palette = cls(Neighbours(inner) if isinstance(inner, Zstd) else inner, **settings)
+        return palette.adapted(row_bytes=row_bytes)
+
+    def adapted(self, **settings: Any) -> Palette:
+        """Return the filter with these settings; what stands behind it has rows of one byte a pixel."""
+        own = replace(self, **{name: settings[name] for name in ("channels", "planar") if name in settings})
+        if "row_bytes" in settings and not own.planar:
+            settings["row_bytes"] = max(settings["row_bytes"] // own.channels, 1)
+        return replace(own, inner=self.inner.adapted(**settings))
 
     def encode(self, frame: Bytes) -> bytes:
         """Return the payload of one frame: alone it has no palette."""

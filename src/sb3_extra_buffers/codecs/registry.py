@@ -118,4 +118,7 @@ def _filtered(name: str, codec: Codec, settings: Mapping[str, Any]) -> Codec:
     if name not in kinds:
         raise ValueError(f"unknown filter {name!r}; known: {', '.join(kinds)}")
     known = [field.name for field in fields(kinds[name])]
-    return kinds[name](codec, **{key: value for key, value in settings.items() if key in known})
+    applying = {key: value for key, value in settings.items() if key in known}
+    if name == Palette.name:
+        return Palette.before(codec, settings.get("row_bytes", 1), **applying)
+    return kinds[name](codec, **applying)

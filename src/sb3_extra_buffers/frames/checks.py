@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import huffman
+from sb3_extra_buffers.codecs import huffman, neighbours
 from sb3_extra_buffers.codecs.base import Coder
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.codecs.interleave import InterleaveCoder
+from sb3_extra_buffers.codecs.neighbours import NeighboursCoder
 from sb3_extra_buffers.codecs.palette import PaletteCoder
 from sb3_extra_buffers.codecs.spans import SpanCoder
 from sb3_extra_buffers.codecs.zstd import ZstdCoder
@@ -136,6 +137,14 @@ def tables(arrays: dict[str, NDArray[Any]], stack: int) -> None:
         raise ValueError("id 0 is not the frame of zeros")
 
 
+def segment(value: Any, frames: FrameStore) -> int:
+    """Return the size of a heap's segments if it can be: of some whole frames."""
+    size = integer(value)
+    if not 0 < size <= max(_LARGEST, 4 * frames.frame_bytes) or size % frames.frame_bytes:
+        raise ValueError(f"a segment does not have {size} bytes")
+    return size
+
+
 def heap(heap: Heap, data: NDArray[Any]) -> None:
     """Check a heap that has so much data, and where its open segment is."""
     shaped(data, np.uint8, None, name="heap")
@@ -180,6 +189,9 @@ def references(coder: Coder, named: NDArray[np.int64]) -> None:
         below((named & 255)[~plain], len(coder.colours), "a frame")
         references(coder.inner, named[~plain] >> 8)
         references(coder.whole, named[plain] >> 8)
+    elif isinstance(coder, NeighboursCoder):
+        below(named & 255, 2 + len(coder.sets), "a frame")
+        references(coder.inner, named >> 8)
 
 
 def alike(value: Any, known: Any, name: str) -> Any:
@@ -207,6 +219,8 @@ def coder(coder: Coder, state: dict[str, Any]) -> None:
         below(saved.known - 1, 256, "a palette")
         if not (0 <= saved.current < len(saved.colours) <= 16) or saved.colours[0, 0]:
             raise ValueError("palettes are not as they should be")
+    elif isinstance(coder, NeighboursCoder):
+        _neighbours(saved)
     elif isinstance(coder, ZstdCoder):
         if saved.seen < 0 or not saved.dictionaries or saved.dictionaries[0] != b"":
             raise ValueError("dictionaries are not as they should be")
@@ -231,6 +245,33 @@ def _delta(coder: DeltaCoder, saved: Any) -> None:
     shaped(saved.savings, np.int64, len(saved.backgrounds), name="savings")
 
 
+def _neighbours(saved: Any) -> None:
+    if len(saved.sets) > len(neighbours.LEARNED_AFTER) or min(saved.seen, saved.spent) < 0:
+        raise ValueError(f"there are {len(saved.sets)} sets of codes")
+    for learned in saved.sets:
+        n, rest = divmod(len(learned) - 256, 257)
+        if not 1 <= n <= neighbours.MOST + 1 or rest:
+            raise ValueError(f"a set of codes does not have {len(learned)} bytes")
+        order, lengths = neighbours.unpacked(learned)
+        if (np.sort(order) != np.arange(256)).any():
+            raise ValueError("a set of codes does not have each byte once")
+        _codes(lengths, neighbours.LONGEST)
+        if (lengths[:, huffman.ESCAPE] == 0).any():
+            raise ValueError("a code has no escape")
+    if saved.counts.dtype != np.uint32 or saved.counts.shape not in ((256, 256), (0, 256)):
+        raise ValueError("counts are not as they should be")
+    if not saved.counts.size and saved.seen < neighbours.LEARNED_AFTER[-1]:
+        raise ValueError("counts are gone too early")
+
+
+def _codes(lengths: NDArray[np.uint8], longest: int) -> None:
+    if lengths.max() > longest:
+        raise ValueError("a code is too long")
+    taken = np.where(lengths, 1 << (longest - lengths.astype(np.int64)), 0).sum(axis=-1)
+    if (taken > 1 << longest).any():
+        raise ValueError("codes overlap")
+
+
 def _spans(saved: Any) -> None:
     known_codes, symbols = saved.lengths.shape[1:]
     shaped(saved.lengths, np.uint8, None, 18, 257, name="code lengths")
@@ -239,11 +280,7 @@ def _spans(saved: Any) -> None:
     if not 1 <= n <= 127 or saved.seen < 0:
         raise ValueError(f"there are {n} code sets")
     below(saved.contexts, known_codes, "a context")
-    if saved.lengths.max() > huffman.LONGEST:
-        raise ValueError("a code is too long")
-    taken = np.where(saved.lengths, 1 << (huffman.LONGEST - saved.lengths.astype(np.int64)), 0).sum(axis=2)
-    if (taken > 1 << huffman.LONGEST).any():
-        raise ValueError("codes overlap")
+    _codes(saved.lengths, huffman.LONGEST)
     if (saved.lengths[1:, :, symbols - 1] == 0).any():
         raise ValueError("a code has no escape")
     if saved.counts.dtype != np.uint32 or saved.counts.shape not in ((258, 256), (258, 0)):

@@ -19,6 +19,7 @@ from sb3_extra_buffers.codecs.base import Bytes, Ints, grown
 _SEGMENT = 1 << 14
 _STEP = 1 << 15  # the array grows by at most so much for a small payload; for a large one, by what that needs
 _LEAST = 1 << 12
+_FRAMES = 4  # raw ones that fit into a segment, at least
 
 
 class StoreFullError(MemoryError):
@@ -66,12 +67,18 @@ class Budget:
             )
 
 
+def small_segment(frame_bytes: int) -> int:
+    """Return the size of segments without regard to gaps: that of files which do not say it."""
+    return frame_bytes * max(1, -(-_SEGMENT // frame_bytes))
+
+
 class Heap:
     """Append-only segments of payload bytes."""
 
     def __init__(self, frame_bytes: int, budget: Budget) -> None:
-        # A whole number of raw frames: incompressible ones leave no gap at a segment's end.
-        self.segment_bytes = frame_bytes * max(1, -(-_SEGMENT // frame_bytes))
+        # Whole raw frames: incompressible ones leave no gap at the end. Others leave half a payload, which is little if
+        # there are many in a segment.
+        self.segment_bytes = max(small_segment(frame_bytes), _FRAMES * frame_bytes)
         self.data = np.empty(0, np.uint8)
         self.alive = np.zeros(0, np.int64)  # payloads per segment
         self.n_segments = 0

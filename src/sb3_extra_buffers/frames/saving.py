@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec
 from sb3_extra_buffers.codecs.base import Coder
+from sb3_extra_buffers.codecs.neighbours import Neighbours
 from sb3_extra_buffers.codecs.registry import CODECS, FILTERS
 from sb3_extra_buffers.codecs.spans import Spans
 from sb3_extra_buffers.frames import checks, files
 from sb3_extra_buffers.frames.array import FrameArray
 from sb3_extra_buffers.frames.files import Checkpoint, Reader, Writer
-from sb3_extra_buffers.frames.heap import Budget, Heap
+from sb3_extra_buffers.frames.heap import Budget, Heap, small_segment
 from sb3_extra_buffers.frames.layout import Layout
 from sb3_extra_buffers.frames.lock import Lock, is_held_here
 from sb3_extra_buffers.frames.observations import IdTable, ObservationStore
@@ -46,7 +47,7 @@ Notes = dict[str, tuple["weakref.ref[Heap | IdTable]", int]]
 
 _OBJECTS = 4096  # of an array of objects, in one block of JSON
 _IDS = 1 << 20  # looked at at a time
-_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Spans)}}
+_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Neighbours, Spans)}}
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -139,6 +140,7 @@ class Encoder:
             "coder": self._coder(coder, f"{where}/coder", rewritten),
             "arrays": {**arrays, "recent_ids": self.writer.array(f"{where}/recent_ids", frames.recent_ids)},
             "heap": self._heap(heap, name, mark),
+            "segment_bytes": heap.segment_bytes,
             "open": [heap.segment, heap.at],
         }
 
@@ -285,6 +287,7 @@ class Decoder:
         name = saved["heap"]
         data = self.reader.array(name, heap.room if isinstance(heap, SpilledHeap) else None)
         heap.data = data
+        heap.segment_bytes = checks.segment(saved.get("segment_bytes", small_segment(frames.frame_bytes)), frames)
         heap.n_segments = data.size // heap.segment_bytes + 1  # the last one may not have a byte yet
         heap.segment, heap.at = map(checks.integer, saved["open"])
         checks.heap(heap, data)

@@ -1,0 +1,559 @@
+"""Before `zstd`, of pictures with one byte a pixel: whichever of three ways leaves least. Exact.
+
+- Rows, as they come.
+- Columns: what is near, such as a wall, repeats downwards rather than sideways.
+- Codes, without zstd: of each pixel, in a Huffman code that the pixel on its left chooses. A texture that repeats
+  nowhere still has likely neighbours. Codes are learned from the first frames, and kept if they leave less than zstd.
+
+All ways are tried now and then for each stream; until the next time its frames go the way that was best. Codes take
+half the time of zstd, to write and to read, so zstd has to be clearly smaller.
+
+The reference of a payload says the way in its lowest byte (0: rows, 1: columns, 2 and up: one of the sets of codes),
+and above that what the inner codec needs. A payload in codes is
+
+    sizes   uint32[3]  bytes of the first three parts, little-endian
+    parts              four: rows 0, 4, 8 ..., rows 1, 5, 9 ... and so on, each row after the one before. They take
+                       equally long: each pixel waits for the one on its left, so four are decoded at a time
+
+Bits are filled from the highest of each byte; the rest of a part's last byte is 0. The first pixel of a part comes
+after the most frequent byte. Symbols are not bytes, but how many bytes are more frequent. A set of codes is
+
+    order    uint8[256]     bytes, the most frequent first
+    lengths  uint8[n, 257]  of the codes (see `huffman`) after each of the n - 1 most frequent bytes, and after others
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_extra_buffers.codecs import huffman, jit, optional, parallel
+from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes
+from sb3_extra_buffers.codecs.zstd import Zstd
+
+LONGEST = 8
+"""Bits of a code: tables stay small."""
+
+LEARNED_AFTER = (64, 512)
+"""Frames: early for a start, later for what episodes look like."""
+
+MOST = 253
+"""Bytes that have a code of their own for what follows them: an index of a table has 16 bits."""
+
+_ROWS, _COLUMNS, _CODES = 0, 1, 2  # ways
+_TRIED_EVERY = 16  # frames of a stream
+_CLEARLY = 8 / 7  # times what is smaller
+_RARE = 1 / 512  # symbols that are escaped
+_OWN = 1 / 2048  # of all pixels: bytes that are more frequent have a code of their own
+_HEAD = 12  # bytes of sizes
+_WINDOW = 1 << LONGEST
+_AT_ONCE = 7  # look-ups that one load of bits is enough for
+_LARGEST_SET = (MOST + 2) * (257 + 2 * 257 + 8 * _WINDOW)  # bytes
+_ONE = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True)
+class Neighbours(Codec):
+    """Arranges frames for `inner`, or does without it.
+
+    Attributes:
+        inner: what encodes rows and columns.
+        row_bytes: size of a row. Frames that cannot be divided into several are left as they are.
+    """
+
+    name = "neighbours"
+    inner: Zstd
+    row_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Zstd):
+            raise ValueError(f"neighbours stand before zstd, not {self.inner!r}")
+        if type(self.row_bytes) is not int or self.row_bytes < 1:
+            raise ValueError(f"a row has at least 1 byte, not row_bytes={self.row_bytes!r}")
+
+    def encode(self, frame: Bytes) -> bytes:
+        """Return the payload of one frame: alone it goes row by row."""
+        return self.inner.encode(frame)
+
+    def decode(self, payload: Bytes, out: Bytes) -> None:
+        """Write the frame of a payload that goes row by row into `out`."""
+        self.inner.decode(payload, out)
+
+    def coder(self, frame_bytes: int) -> Coder:
+        if frame_bytes % self.row_bytes or not 1 < self.row_bytes < frame_bytes < 1 << 29:
+            return self.inner.coder(frame_bytes)
+        return NeighboursCoder(self, frame_bytes)
+
+
+class NeighboursCoder(Coder):
+    """Owns the codes, and the inner codec's coder.
+
+    Attributes:
+        sets: of codes.
+        counts: how often each byte followed each, `[256, 256]`, or nothing when all is learned.
+        seen: frames that were learned from.
+        spent: bytes of their payloads.
+    """
+
+    codec: Neighbours
+
+    def __init__(self, codec: Neighbours, frame_bytes: int) -> None:
+        super().__init__(codec, frame_bytes)
+        self.inner = codec.inner.coder(frame_bytes)
+        self.sets: list[bytes] = []
+        self.counts = np.zeros((256, 256), np.uint32)
+        self.seen = 0
+        self.spent = 0
+        self._compile()
+
+    def _compile(self) -> None:
+        ints, data, frames = "int64[::1]", "uint8[::1]", "uint8[:,::1]"
+        lengths = "Array(uint8, 2, 'C', readonly=True)"
+        self._count = jit.choose(_count_kernel, count_reference, f"void({data}, int64, uint32[:,::1])")
+        self._write = jit.choose(
+            _encode_kernel, encode_reference, f"int64({data}, int64, {data}, uint16[:,::1], {data})"
+        )
+        self._read = jit.choose(
+            _decode_kernel,
+            decode_reference,
+            *(
+                f"int64({heap}, {ints}, {ints}, {ints}, int64, {data}, {lengths}, uint64[::1], {frames})"
+                for heap in (data, "Array(uint8, 1, 'C', readonly=True)")
+            ),
+        )
+        self._ways: dict[int, tuple[int, int]] = {}  # of each stream: the way its frames go, and for how many more
+        self._opened = [_Codes(one) for one in self.sets]
+        self._newest = self._opened[-1].to_write() if self._opened else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()
+
+    def encode(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return the payloads of `frames`, each in the way that was best for its stream."""
+        self.inner.learning = self.learning
+        encoded = []
+        for frame, stream in zip(jit.contiguous(frames), streams.tolist(), strict=True):  # as `zstd` does
+            encoded.append(self._encode_one(frame, stream))
+            if self.learning and self.seen < LEARNED_AFTER[-1]:
+                self._learn(frame, int(encoded[-1].lengths[0]))
+        return Encoded(*(np.concatenate(parts) for parts in zip(*encoded, strict=True)))
+
+    def _encode_one(self, frame: Bytes, stream: int) -> Encoded:
+        way, left = self._ways.get(stream, (_ROWS, 0))
+        if left > 0:
+            self._ways[stream] = way, left - 1
+            return self._in_way(frame, way) or self._in_rows(frame)
+        found = {way: one for way in (_ROWS, _COLUMNS, _CODES) if (one := self._in_way(frame, way)) is not None}
+        best = min(found, key=lambda way: found[way].lengths[0] * (1 if way == _CODES else _CLEARLY))
+        self._ways[stream] = best, _TRIED_EVERY - 1
+        return found[best]
+
+    def _in_rows(self, frame: Bytes) -> Encoded:
+        encoded = self.inner.encode(frame[None], _ONE)
+        return encoded._replace(references=encoded.references << 8)
+
+    def _in_way(self, frame: Bytes, way: int) -> Encoded | None:
+        """Return the payload of a frame; None if it cannot go that way, or is too long: then it has to be the frame."""
+        if way == _ROWS:
+            return self._in_rows(frame)
+        if way == _COLUMNS:
+            turned = np.ascontiguousarray(frame.reshape(-1, self.codec.row_bytes).T).reshape(1, -1)
+            encoded = self.inner.encode(turned, _ONE)
+            is_longer = encoded.lengths[0] >= self.frame_bytes
+            return None if is_longer else encoded._replace(references=encoded.references << 8 | _COLUMNS)
+        if self._newest is None:
+            return None
+        payload, numbers = np.empty(self.frame_bytes, np.uint8), self._opened[-1].numbers
+        size = self._write(frame, self.codec.row_bytes, numbers, self._newest, payload)
+        reference = np.array([_CODES + len(self._opened) - 1])
+        return None if size < 0 else Encoded(payload[:size], np.array([size]), reference)
+
+    def decode_part(
+        self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
+    ) -> int:
+        """Decode the frames of each way, or copy."""
+        ways, new, width = references & 255, sources < 0, self.codec.row_bytes
+        if np.any(ways[new] >= _CODES + len(self._opened)):
+            raise CodecError("neighbours: a frame refers to codes that are not there")
+        for way in np.unique(ways[new]).tolist():
+            which = np.flatnonzero(new & (ways == way))
+            at, sizes, inner = offsets[which], lengths[which], references[which] >> 8
+            if way == _ROWS:
+                bad = self.inner.decode_part(heap, at, sizes, inner, rows[which], sources[which], out)
+            elif way == _COLUMNS:
+                turned = np.empty((len(which), self.frame_bytes), np.uint8)
+                bad = self.inner.decode_new(heap, at, sizes, inner, turned)
+                for row, columns in zip(rows[which].tolist(), turned.reshape(len(which), width, -1), strict=True):
+                    out[row].reshape(-1, width)[:] = columns.T
+            else:
+                codes = self._opened[way - _CODES]
+                bad = self._read(heap, at, sizes, rows[which], width, codes.numbers, codes.lengths, codes.table, out)
+            if bad >= 0:
+                return int(which[bad])
+        out[rows[~new]] = out[sources[~new]]
+        return -1
+
+    def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
+        """Codes are decoded without the GIL, whole batches in a call."""
+        return (out.nbytes, parallel.WORTH) if self._opened else self.inner.effort(lengths, sources, out)
+
+    def release(self, references: Ints) -> None:
+        """Do nothing: codes and dictionaries stay."""
+
+    def _learn(self, frame: Bytes, payload_bytes: int) -> None:
+        """Count neighbours, and make codes of them when it is time. They are kept if they would have left less."""
+        self._count(frame, self.codec.row_bytes, self.counts)
+        self.seen += 1
+        self.spent += payload_bytes
+        if self.seen in LEARNED_AFTER and optional.has_numba():  # without it they would take too long
+            learned, n_bytes = _learned(self.counts)
+            if n_bytes < self.spent:
+                sets, opened = [*self.sets, learned], [*self._opened, _Codes(learned)]
+                newest = opened[-1].to_write()
+                # All of them. Nothing is called in between, where Ctrl-C could come.
+                self.sets, self._opened, self._newest, self._ways = sets, opened, newest, {}
+        if self.seen >= LEARNED_AFTER[-1]:
+            self.counts = np.zeros((0, 256), np.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, of what is counted for the next, and of what the inner coder keeps."""
+        own = sum(map(len, self.sets)) + sum(codes.nbytes for codes in self._opened) + array_bytes(self)
+        return own + self.inner.nbytes
+
+    def growth_bytes(self, n_frames: int) -> int:
+        """Bytes of the codes that may be added, and of what the inner coder may add."""
+        own = 0 if self.seen >= LEARNED_AFTER[-1] else len(LEARNED_AFTER) * _LARGEST_SET
+        return own + self.inner.growth_bytes(n_frames)
+
+
+class _Codes:
+    """A set of codes, as who reads payloads takes it.
+
+    Attributes:
+        lengths: of the codes, `[n, 257]`.
+        order: bytes, the most frequent first.
+        numbers: of each byte, how many are more frequent.
+        table: what the next bits are after each, see `_table`.
+    """
+
+    def __init__(self, learned: bytes) -> None:
+        self.order, self.lengths = unpacked(learned)
+        self.numbers = np.argsort(self.order, kind="stable").astype(np.uint8)
+        self.table = _table(self.lengths, self.order)
+
+    def to_write(self) -> NDArray[np.uint16]:
+        """Return `code << 4 | length` of each symbol after each, `[n, 257]`; 0 for those that are escaped."""
+        codes = np.array([huffman.codes(one, LONGEST) for one in self.lengths])
+        return np.where(self.lengths, codes << 4 | self.lengths, 0).astype(np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes besides those of the set that was learned."""
+        return self.numbers.nbytes + self.table.nbytes
+
+
+def _table(lengths: Bytes, order: Bytes) -> NDArray[np.uint64]:
+    """Return for any next bits after each: up to four bytes, or after the last, what follows an escape.
+
+    From the lowest bit: the bytes, each in 8 bits; in 16 where to look next, to which the bits there are added; in 8
+    how many bits there were; in 8 how many bytes. An escape is none.
+    """
+    n = len(lengths)
+    symbol, length = np.divmod(np.array([huffman.decoding_table(one, LONGEST) for one in lengths], np.int64), 16)
+    length = np.maximum(length, 1)  # where no code begins so, which is in no payload: whoever reads has to go on
+    bits = np.arange(_WINDOW)
+    after = np.repeat(np.arange(n)[:, None], _WINDOW, axis=1)
+    taken, count, found = np.zeros_like(after), np.zeros_like(after), np.zeros_like(after)
+    bytes_ = np.append(order.astype(np.int64), 0)  # of each symbol
+    goes_on = np.ones_like(after, np.bool_)
+    for i in range(4):
+        ahead = bits << taken & (_WINDOW - 1)
+        here = np.minimum(after, n - 1)  # what follows an escape is not looked at
+        next_symbol, next_length = symbol[here, ahead], length[here, ahead]
+        is_escape = next_symbol == huffman.ESCAPE
+        goes_on &= (taken + next_length <= LONGEST) & ~(is_escape & (i > 0))
+        taken += np.where(goes_on, next_length, 0)
+        plain = goes_on & ~is_escape
+        found |= np.where(plain, bytes_[next_symbol] << 8 * i, 0)
+        count += plain
+        after = np.where(plain, np.minimum(next_symbol, n - 1), np.where(goes_on, n, after))
+        goes_on &= ~is_escape
+    raw = bytes_[bits] | (np.minimum(bits, n - 1) * _WINDOW) << 32 | 8 << 48 | 1 << 56
+    return np.append(found | (after * _WINDOW) << 32 | taken << 48 | count << 56, raw).astype(np.uint64)
+
+
+def unpacked(learned: bytes) -> tuple[Bytes, Bytes]:
+    """Return the order of bytes and the code lengths, `[n, 257]`, of a set."""
+    data = np.frombuffer(learned, np.uint8)
+    return data[:256], data[256:].reshape(-1, 257)
+
+
+def _learned(counts: NDArray[np.uint32]) -> tuple[bytes, int]:
+    """Return codes, and the bytes that what was counted takes in them."""
+    totals = counts.sum(axis=0, dtype=np.int64)
+    order = np.argsort(-totals, kind="stable")
+    own = min(int(np.count_nonzero(totals > _OWN * totals.sum())), MOST)
+    after = np.zeros((own + 1, 256), np.int64)
+    np.add.at(after, np.minimum(np.arange(256), own), counts[order][:, order])
+    lengths = np.array([huffman.code_lengths(one, LONGEST, _RARE) for one in after])
+    bits = np.where(lengths[:, :256], lengths[:, :256], lengths[:, 256:] + 8)
+    return order.astype(np.uint8).tobytes() + lengths.tobytes(), int((after * bits).sum()) // 8
+
+
+def _count_kernel(frame: Bytes, width: int, counts: NDArray[np.uint32]) -> None:
+    height = frame.size // width
+    for y in range(height):
+        row, left = frame[y * width : (y + 1) * width], np.uint8(0)
+        if y >= 4:
+            left = frame[(y - 3) * width - 1]
+        for x in range(width):
+            if x or y >= 4:
+                counts[left, row[x]] += np.uint32(1)
+            left = row[x]
+
+
+def count_reference(frame: Bytes, width: int, counts: NDArray[np.uint32]) -> None:
+    """Count each byte after its left neighbour, the first of a row after the last of the one four rows above."""
+    for part in _parts(frame, width):
+        np.add.at(counts, (part[:-1], part[1:]), np.uint32(1))
+
+
+def _parts(frame: Bytes, width: int) -> list[Bytes]:
+    return [frame.reshape(-1, width)[part::4].reshape(-1) for part in range(4)]
+
+
+def _encode_kernel(frame: Bytes, width: int, numbers: Bytes, codes: NDArray[np.uint16], out: Bytes) -> int:
+    height, own, entries = frame.size // width, np.uint64(codes.shape[0] - 1), codes.reshape(-1)
+    symbols = np.empty(frame.size, np.uint8)
+    for k in range(frame.size):
+        symbols[k] = numbers[frame[k]]
+    at = _HEAD
+    for part in range(4):
+        start = at
+        waiting, n_bits = np.uint64(0), np.uint64(0)  # bits that are not written yet
+        left = np.uint64(0)
+        for y in range(part, height, 4):
+            row = symbols[y * width : (y + 1) * width]
+            for x in range(width):
+                symbol = np.uint64(row[x])
+                code = np.uint64(entries[np.uint64(257) * left + symbol])
+                length = code & np.uint64(15)
+                if length == 0:
+                    code = np.uint64(entries[np.uint64(257) * left + np.uint64(huffman.ESCAPE)])
+                    length = (code & np.uint64(15)) + np.uint64(8)
+                    waiting = waiting << length | code >> np.uint64(4) << np.uint64(8) | symbol
+                else:
+                    waiting = waiting << length | code >> np.uint64(4)
+                n_bits += length
+                left = min(symbol, own)
+                if n_bits >= np.uint64(32):
+                    if at + 4 > out.size:
+                        return -1
+                    n_bits -= np.uint64(32)
+                    whole = waiting >> n_bits
+                    for k in range(4):
+                        out[at + k] = whole >> np.uint64(24 - 8 * k) & np.uint64(255)
+                    at += 4
+        waiting <<= np.uint64(64) - n_bits if n_bits else np.uint64(0)
+        for k in range(np.int64(n_bits + np.uint64(7)) // 8):
+            if at >= out.size:
+                return -1
+            out[at] = waiting >> np.uint64(56 - 8 * k) & np.uint64(255)
+            at += 1
+        if part < 3:
+            for k in range(4):
+                out[4 * part + k] = (at - start) >> 8 * k & 255
+    return at if at < out.size else -1
+
+
+def encode_reference(frame: Bytes, width: int, numbers: Bytes, codes: NDArray[np.uint16], out: Bytes) -> int:
+    """Write the payload of a frame into `out`; returns its size, -1 if it is not below that of `out`."""
+    parts, own = [], len(codes) - 1
+    for symbols in _parts(numbers[frame], width):
+        text, left = "", 0
+        for symbol in symbols.tolist():
+            code, length = divmod(int(codes[left, symbol]), 16)
+            if length == 0:
+                code, length = divmod(int(codes[left, huffman.ESCAPE]), 16)
+                code, length = code << 8 | symbol, length + 8
+            text += f"{code:0{length}b}"
+            left = min(symbol, own)
+        parts.append(np.packbits(np.array([*text], np.uint8)))
+    sizes = np.array([part.size for part in parts[:3]], "<u4").view(np.uint8)
+    payload = np.concatenate([sizes, *parts])
+    if payload.size >= out.size:
+        return -1
+    out[: payload.size] = payload
+    return int(payload.size)
+
+
+def _decode_kernel(
+    heap: Bytes,
+    offsets: Ints,
+    lengths: Ints,
+    rows: Ints,
+    width: int,
+    numbers: Bytes,
+    code_lengths: Bytes,
+    table: NDArray[np.uint64],
+    out: Bytes,
+) -> int:
+    frame_bytes = out.shape[1]
+    height, own = frame_bytes // width, code_lengths.shape[0] - 1
+    n_before = np.zeros(5, np.int64)  # pixels of the parts before each
+    for part in range(4):
+        n_before[part + 1] = n_before[part] + (height + 3 - part) // 4 * width
+    # A symbol takes 16 bits at most: whatever the bits are, no part is read beyond this. So on the way nothing is
+    # checked; that each part ends where it should, afterwards.
+    most = 0
+    for i in range(rows.size):
+        most = max(most, lengths[i])
+    data, pixels = np.zeros(min(most, frame_bytes) + 2 * frame_bytes + 8, np.uint8), np.empty(frame_bytes, np.uint8)
+    ends, places, done, tos = np.empty(4, np.int64), np.empty(4, np.uint64), np.empty(4, np.uint64), n_before[:4].copy()
+    for i in range(rows.size):
+        start, length, frame = offsets[i], lengths[i], out[rows[i]]
+        if start < 0 or length < _HEAD or length >= frame_bytes or start > heap.size - length:
+            return i
+        payload = heap[start : start + length]
+        for k in range(length):
+            data[k] = payload[k]
+        end = np.int64(_HEAD)
+        for part in range(3):
+            done[part] = 8 * end
+            for k in range(4):
+                end += np.int64(data[4 * part + k]) << 8 * k
+            ends[part] = end
+        done[3] = 8 * end
+        ends[3] = length
+        if end > length:
+            return i
+        # Of each part: where in the table to look, where the bits are, and where pixels go. Unsigned indices: signed
+        # ones are checked for counting from the end.
+        look_a = look_b = look_c = look_d = np.uint64(0)
+        at_a, at_b, at_c, at_d = done[0], done[1], done[2], done[3]
+        to_a, to_b = np.uint64(n_before[0]), np.uint64(n_before[1])
+        to_c, to_d = np.uint64(n_before[2]), np.uint64(n_before[3])
+        while True:
+            least = min(
+                min(n_before[1] - np.int64(to_a), n_before[2] - np.int64(to_b)),
+                min(n_before[3] - np.int64(to_c), n_before[4] - np.int64(to_d)),
+            )
+            if least < 4 * _AT_ONCE:
+                break
+            for _ in range(least // (4 * _AT_ONCE)):
+                byte, bits_a = at_a >> np.uint64(3), np.uint64(0)
+                for k in range(8):
+                    bits_a |= np.uint64(data[byte + np.uint64(k)]) << np.uint64(56 - 8 * k)
+                bits_a <<= at_a & np.uint64(7)
+                byte, bits_b = at_b >> np.uint64(3), np.uint64(0)
+                for k in range(8):
+                    bits_b |= np.uint64(data[byte + np.uint64(k)]) << np.uint64(56 - 8 * k)
+                bits_b <<= at_b & np.uint64(7)
+                byte, bits_c = at_c >> np.uint64(3), np.uint64(0)
+                for k in range(8):
+                    bits_c |= np.uint64(data[byte + np.uint64(k)]) << np.uint64(56 - 8 * k)
+                bits_c <<= at_c & np.uint64(7)
+                byte, bits_d = at_d >> np.uint64(3), np.uint64(0)
+                for k in range(8):
+                    bits_d |= np.uint64(data[byte + np.uint64(k)]) << np.uint64(56 - 8 * k)
+                bits_d <<= at_d & np.uint64(7)
+                for _ in range(_AT_ONCE):
+                    entry = table[look_a | bits_a >> np.uint64(56)]
+                    for k in range(4):
+                        pixels[to_a + np.uint64(k)] = entry >> np.uint64(8 * k) & np.uint64(255)
+                    look_a, taken = entry >> np.uint64(32) & np.uint64(0xFFFF), entry >> np.uint64(48) & np.uint64(255)
+                    bits_a, at_a, to_a = bits_a << taken, at_a + taken, to_a + (entry >> np.uint64(56))
+                    entry = table[look_b | bits_b >> np.uint64(56)]
+                    for k in range(4):
+                        pixels[to_b + np.uint64(k)] = entry >> np.uint64(8 * k) & np.uint64(255)
+                    look_b, taken = entry >> np.uint64(32) & np.uint64(0xFFFF), entry >> np.uint64(48) & np.uint64(255)
+                    bits_b, at_b, to_b = bits_b << taken, at_b + taken, to_b + (entry >> np.uint64(56))
+                    entry = table[look_c | bits_c >> np.uint64(56)]
+                    for k in range(4):
+                        pixels[to_c + np.uint64(k)] = entry >> np.uint64(8 * k) & np.uint64(255)
+                    look_c, taken = entry >> np.uint64(32) & np.uint64(0xFFFF), entry >> np.uint64(48) & np.uint64(255)
+                    bits_c, at_c, to_c = bits_c << taken, at_c + taken, to_c + (entry >> np.uint64(56))
+                    entry = table[look_d | bits_d >> np.uint64(56)]
+                    for k in range(4):
+                        pixels[to_d + np.uint64(k)] = entry >> np.uint64(8 * k) & np.uint64(255)
+                    look_d, taken = entry >> np.uint64(32) & np.uint64(0xFFFF), entry >> np.uint64(48) & np.uint64(255)
+                    bits_d, at_d, to_d = bits_d << taken, at_d + taken, to_d + (entry >> np.uint64(56))
+        places[0], places[1], places[2], places[3] = look_a, look_b, look_c, look_d
+        done[0], done[1], done[2], done[3] = at_a, at_b, at_c, at_d
+        tos[0], tos[1], tos[2], tos[3] = to_a, to_b, to_c, to_d
+        for part in range(4):
+            look, at, to, stop = places[part], done[part], tos[part], n_before[part + 1]
+            while to < stop:
+                byte, bits = at >> np.uint64(3), np.uint64(0)
+                for k in range(8):
+                    bits |= np.uint64(data[byte + np.uint64(k)]) << np.uint64(56 - 8 * k)
+                entry = table[look | bits << (at & np.uint64(7)) >> np.uint64(56)]
+                n, left = np.int64(entry >> np.uint64(56)), np.int64(look >> np.uint64(8))
+                taken = entry >> np.uint64(48) & np.uint64(255)
+                if n > stop - to:  # what follows in the last byte looked like pixels
+                    n, taken = stop - to, np.uint64(0)
+                    for k in range(n):
+                        symbol = np.int64(numbers[entry >> np.uint64(8 * k) & np.uint64(255)])
+                        taken += np.uint64(code_lengths[left, symbol])
+                        left = min(symbol, own)
+                for k in range(n):
+                    pixels[to + k] = entry >> np.uint64(8 * k) & np.uint64(255)
+                look, at, to = entry >> np.uint64(32) & np.uint64(0xFFFF), at + taken, to + n
+            if not 0 <= 8 * ends[part] - np.int64(at) < 8:
+                return i
+        for part in range(4):
+            k = n_before[part]
+            for y in range(part, height, 4):
+                row, of_row = frame[y * width : (y + 1) * width], pixels[k : k + width]
+                for x in range(width):
+                    row[x] = of_row[x]
+                k += width
+    return -1
+
+
+def decode_reference(
+    heap: Bytes,
+    offsets: Ints,
+    lengths: Ints,
+    rows: Ints,
+    width: int,
+    numbers: Bytes,
+    code_lengths: Bytes,
+    table: NDArray[np.uint64],
+    out: Bytes,
+) -> int:
+    """Decode payloads into `out[rows]`, in Python, without `table`. Returns the first that is damaged, or -1."""
+    frame_bytes, own = out.shape[1], len(code_lengths) - 1
+    order = np.argsort(numbers)
+    tables = [huffman.decoding_table(one, LONGEST).tolist() for one in code_lengths]
+    for i, (start, length, row) in enumerate(zip(offsets.tolist(), lengths.tolist(), rows.tolist(), strict=True)):
+        if start < 0 or not _HEAD <= length < frame_bytes or start > heap.size - length:
+            return i
+        payload = heap[start : start + length]
+        ends = [_HEAD, *(_HEAD + payload[:_HEAD].copy().view("<u4").astype(np.int64).cumsum()).tolist(), length]
+        if ends[3] > length:
+            return i
+        frame = out[row].reshape(-1, width)
+        for part in range(4):
+            bits = "".join(f"{byte:08b}" for byte in payload[ends[part] : ends[part + 1]].tolist())
+            symbols: list[int] = []
+            at, left = 0, 0
+            for _ in range(frame[part::4].size):
+                symbol, taken = divmod(tables[left][int(bits[at : at + LONGEST].ljust(LONGEST, "0"), 2)], 16)
+                at += max(taken, 1)
+                if symbol == huffman.ESCAPE:
+                    symbol, at = int(bits[at : at + 8].ljust(8, "0"), 2), at + 8
+                symbols.append(symbol)
+                left = min(symbol, own)
+            if not 0 <= len(bits) - at < 8:
+                return i
+            frame[part::4] = order[symbols].reshape(-1, width)
+    return -1

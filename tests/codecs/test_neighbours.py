@@ -1,0 +1,351 @@
+"""Before `zstd`, one byte a pixel: exact in each way that frames may go, and kernels do what their references do."""
+
+import contextlib
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, neighbours, optional
+from sb3_extra_buffers.codecs.neighbours import LEARNED_AFTER, Neighbours
+from sb3_extra_buffers.codecs.zstd import Zstd
+from sb3_extra_buffers.frames import checks
+
+pytestmark = [
+    pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy"),
+    pytest.mark.skipif(not optional.has_zstd(), reason="stands before zstd"),
+]
+
+ROWS, COLUMNS, CODES = 0, 1, 2
+SHAPES = [(2, 3), (3, 2), (4, 5), (5, 7), (9, 3), (63, 10), (30, 100), (1000, 2)]
+SHAPE = (24, 40)
+
+repeatable = settings(max_examples=60)
+
+
+@contextlib.contextmanager
+def no_numba():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optional, "has_numba", lambda: False)
+        yield
+
+
+def twins(shape: tuple[int, int] = SHAPE) -> tuple[Coder, Coder]:
+    """Return two new coders: the compiled one, and the one without numba."""
+    codec = Neighbours(Zstd(3, 0), shape[1])
+    with no_numba():
+        reference = codec.coder(shape[0] * shape[1])
+    return codec.coder(shape[0] * shape[1]), reference
+
+
+def textures(n: int, shape: tuple[int, int] = SHAPE, seed: int = 0, colours: int = 40) -> np.ndarray:
+    """Return frames `[n, pixels]` that repeat nowhere, but each pixel is near the one on its left."""
+    rng = np.random.default_rng(seed)
+    steps = rng.choice([0, 0, 0, 0, 1, 1, 255, 5], (n, *shape)).astype(np.uint8)
+    return (np.cumsum(steps, axis=2, dtype=np.uint8) % np.uint8(colours)).reshape(n, -1)
+
+
+def walls(n: int, shape: tuple[int, int] = SHAPE, seed: int = 0) -> np.ndarray:
+    """Return frames `[n, pixels]` of which each column goes on downwards."""
+    columns = np.random.default_rng(seed).integers(0, 256, (n, 1, shape[1]), np.uint8)
+    return np.tile(columns, (1, shape[0], 1)).reshape(n, -1)
+
+
+def stripes(n: int, shape: tuple[int, int] = SHAPE, seed: int = 0) -> np.ndarray:
+    """Return frames `[n, pixels]` of one value a row."""
+    rows = np.random.default_rng(seed).integers(0, 256, (n, shape[0], 1), np.uint8)
+    return np.tile(rows, (1, 1, shape[1])).reshape(n, -1)
+
+
+def noise(n: int, shape: tuple[int, int] = SHAPE, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, shape[0] * shape[1]), np.uint8)
+
+
+def encoded(coder: Coder, frames: np.ndarray, streams: int = 2) -> Encoded:
+    before = frames.copy()
+    result = coder.encode(frames, np.arange(len(frames)) % streams)
+    assert np.array_equal(frames, before)
+    assert result.lengths.max() <= coder.frame_bytes
+    return result
+
+
+def decoded(coder: Coder, payloads: Encoded) -> np.ndarray:
+    offsets = np.cumsum(payloads.lengths) - payloads.lengths
+    out = np.full((len(offsets), coder.frame_bytes), 0xA5, np.uint8)
+    coder.decode(payloads.data, offsets, payloads.lengths, payloads.references, out)
+    return out
+
+
+def ways(payloads: Encoded) -> set[int]:
+    return set(np.minimum(payloads.references & 255, CODES).tolist())
+
+
+def learned(frames: np.ndarray, width: int) -> bytes:
+    counts = np.zeros((256, 256), np.uint32)
+    for frame in frames:
+        neighbours.count_reference(frame, width, counts)
+    return neighbours._learned(counts)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_equal_references(shape):
+    """On frames like those that codes were learned from, and on others; each byte of the output is written."""
+    kernel, reference = twins(shape)
+    size = shape[0] * shape[1]
+    samples = [textures(3, shape), walls(2, shape), noise(2, shape), np.zeros((1, size), np.uint8)]
+    for known in samples:
+        counts = [np.zeros((256, 256), np.uint32) for _ in range(2)]
+        for frame in known:
+            kernel._count(frame, shape[1], counts[0])
+            reference._count(frame, shape[1], counts[1])
+        assert np.array_equal(*counts)
+        codes = neighbours._Codes(learned(known, shape[1]))
+        for frame in np.concatenate(samples):
+            payloads = [np.full(2 * size + 99, poison, np.uint8) for poison in (0, 0xA5)]
+            lengths = [
+                one._write(frame, shape[1], codes.numbers, codes.to_write(), payload)
+                for one, payload in zip((kernel, reference), payloads, strict=True)
+            ]
+            assert lengths[0] == lengths[1] > 0
+            assert payloads[0][: lengths[0]].tobytes() == payloads[1][: lengths[0]].tobytes()
+            if lengths[0] >= size:
+                continue
+            for one in (kernel, reference):
+                for poison in (0, 0xA5):
+                    heap, out = np.full(lengths[0] + 9, poison, np.uint8), np.full((3, size), poison, np.uint8)
+                    heap[5 : 5 + lengths[0]] = payloads[0][: lengths[0]]
+                    where = np.array([5]), np.array([lengths[0]]), np.array([1])
+                    assert one._read(heap, *where, shape[1], codes.numbers, codes.lengths, codes.table, out) == -1
+                    assert out[1].tobytes() == frame.tobytes()
+                    assert (out[[0, 2]] == poison).all()
+
+
+@repeatable
+@given(
+    known=st.lists(st.integers(0, 255), min_size=1, max_size=300),
+    pixels=st.lists(st.integers(0, 255), min_size=60, max_size=60),
+    width=st.sampled_from([2, 3, 5, 10, 30]),
+)
+def test_any_pixels_in_any_codes(known, pixels, width):
+    """Pixels that were never seen, codes of one symbol, parts without a row."""
+    kernel, reference = twins((60 // width, width))
+    frame = np.array(pixels, np.uint8)
+    counts = np.zeros((256, 256), np.uint32)
+    np.add.at(counts, (known[:-1], known[1:]), 1000)
+    codes = neighbours._Codes(neighbours._learned(counts)[0])
+    ours, truth = np.zeros(200, np.uint8), np.zeros(200, np.uint8)
+    size = kernel._write(frame, width, codes.numbers, codes.to_write(), ours)
+    assert size == reference._write(frame, width, codes.numbers, codes.to_write(), truth)
+    assert ours.tobytes() == truth.tobytes()
+    if size < 60:
+        for one in (kernel, reference):
+            out = np.full((1, 60), 0xA5, np.uint8)
+            where = np.zeros(1, np.int64), np.array([size]), np.zeros(1, np.int64)
+            assert one._read(ours, *where, width, codes.numbers, codes.lengths, codes.table, out) == -1
+            assert out[0].tobytes() == frame.tobytes()
+
+
+def test_a_payload_that_would_be_as_long_as_the_frame():
+    kernel, reference = twins()
+    frame = noise(1)[0]
+    codes = neighbours._Codes(learned(textures(9), SHAPE[1]))
+    for one in (kernel, reference):
+        room = np.full(frame.size + 8, 0xA5, np.uint8)
+        assert one._write(frame, SHAPE[1], codes.numbers, codes.to_write(), room[: frame.size]) == -1
+        assert (room[frame.size :] == 0xA5).all()
+
+
+def test_frames_go_the_way_that_suits_them():
+    coder, _ = twins()
+    blocks = [
+        textures(LEARNED_AFTER[-1]),
+        textures(64, seed=1),
+        walls(64),
+        stripes(64),
+        noise(64),
+        textures(64, seed=2),
+    ]
+    found = []
+    for frames in blocks:
+        payloads = encoded(coder, frames)
+        assert np.array_equal(decoded(coder, payloads), frames)
+        found.append(payloads)
+    assert len(coder.sets) == 2
+    last = [ways(Encoded(one.data, one.lengths[32:], one.references[32:])) for one in found[1:]]
+    assert last == [{CODES}, {ROWS}, {COLUMNS}, {ROWS}, {CODES}]
+    every = Encoded(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    shuffled = np.random.default_rng(0).permutation(len(every.lengths))
+    offsets = np.cumsum(every.lengths) - every.lengths
+    out = np.empty((len(shuffled), coder.frame_bytes), np.uint8)
+    coder.decode(every.data, offsets[shuffled], every.lengths[shuffled], every.references[shuffled], out)
+    assert np.array_equal(out, np.concatenate(blocks)[shuffled])
+
+
+def test_a_frame_among_others_is_a_copy_or_its_own():
+    """Rows that are copied, and rows that nobody names."""
+    coder, _ = twins()
+    frames = np.concatenate([textures(600), walls(40)])
+    payloads = encoded(coder, frames, 1)
+    some = np.array([639, 3, 300, 599, 3, 70])
+    offsets = np.cumsum(payloads.lengths) - payloads.lengths
+    out = np.full((8, coder.frame_bytes), 0xA5, np.uint8)
+    rows, sources = np.array([6, 1, 0, 3, 4, 2]), np.array([-1, -1, -1, -1, 1, -1])
+    where = offsets[some], payloads.lengths[some], payloads.references[some]
+    assert coder.decode_part(payloads.data, *where, rows, sources, out) == -1
+    assert np.array_equal(out[rows], frames[some])
+    assert (out[[5, 7]] == 0xA5).all()
+
+
+def test_codes_leave_less_than_zstd():
+    coder, _ = twins()
+    payloads = encoded(coder, textures(600))
+    plain = Zstd(3, 0).coder(coder.frame_bytes).encode(textures(600), np.zeros(600, np.int64))
+    assert payloads.lengths[-80:].mean() < 0.8 * plain.lengths[-80:].mean()
+
+
+def test_codes_are_kept_only_if_they_leave_less():
+    coder, _ = twins()
+    encoded(coder, walls(LEARNED_AFTER[-1] + 1))
+    assert coder.sets == []
+    assert coder.nbytes == 0  # what was counted is gone
+
+
+def test_what_is_learned_is_counted_as_memory():
+    coder, _ = twins()
+    before = coder.nbytes
+    room = coder.growth_bytes(700)
+    for start in range(0, 700, 4):
+        encoded(coder, textures(4, seed=start))
+    assert coder.sets
+    assert 0 < coder.nbytes < before
+    assert coder.nbytes + coder.counts.nbytes <= before + room
+    assert coder.growth_bytes(4) == coder.inner.growth_bytes(4)
+
+
+def test_nothing_is_learned_where_there_is_no_room():
+    coder, _ = twins()
+    coder.learning = False
+    assert ways(encoded(coder, textures(700))) == {ROWS}
+    assert coder.seen == 0
+
+
+def test_pickled_in_the_midst_of_learning():
+    coder, _ = twins()
+    frames = textures(700)
+    first = encoded(coder, frames[:300])
+    again = pickle.loads(pickle.dumps(coder))
+    for one in (coder, again):
+        rest = encoded(one, frames[300:])
+        assert np.array_equal(decoded(one, first), frames[:300])
+        assert np.array_equal(decoded(one, rest), frames[300:])
+    assert again.sets == coder.sets
+    assert again.nbytes == coder.nbytes
+
+
+def test_without_numba_nothing_is_learned_but_all_is_read():
+    kernel, reference = twins()
+    frames = textures(600)
+    payloads = encoded(kernel, frames)
+    with no_numba():
+        reference = pickle.loads(pickle.dumps(kernel))
+        some = slice(480, 600, 10)
+        offsets = (np.cumsum(payloads.lengths) - payloads.lengths)[some]
+        out = np.empty((12, kernel.frame_bytes), np.uint8)
+        reference.decode(payloads.data, offsets, payloads.lengths[some], payloads.references[some], out)
+        assert np.array_equal(out, frames[some])
+        fresh = Neighbours(Zstd(3, 0), SHAPE[1]).coder(kernel.frame_bytes)
+        assert np.array_equal(decoded(fresh, encoded(fresh, frames)), frames)
+        assert fresh.sets == []
+
+
+def test_damaged_payloads_do_no_harm():
+    """Kernel and reference refuse the same ones, and write no other byte."""
+    kernel, reference = twins()
+    known = textures(20)
+    codes = neighbours._Codes(learned(known, SHAPE[1]))
+    payload = np.empty(known[0].size, np.uint8)
+    size = kernel._write(known[0], SHAPE[1], codes.numbers, codes.to_write(), payload)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for i in range(400):
+        damaged = payload[:size].copy()
+        if i % 3 == 0:
+            damaged = damaged[: rng.integers(0, size)]
+        elif i % 3 == 1:
+            damaged[rng.integers(0, 12)] = rng.integers(0, 256)
+        else:
+            damaged[rng.integers(12, size, 3)] = rng.integers(0, 256, 3)
+        answers = []
+        for one in (kernel, reference):
+            memory = np.full((3, known[0].size), 0xA5, np.uint8)
+            where = np.zeros(1, np.int64), np.array([damaged.size]), np.array([1])
+            answers.append(one._read(damaged, *where, SHAPE[1], codes.numbers, codes.lengths, codes.table, memory))
+            assert (memory[[0, 2]] == 0xA5).all()
+        assert answers[0] == answers[1]
+        refused += answers[0] == 0
+        if i % 3 == 0:
+            assert answers[0] == 0
+    assert refused > 250
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1, 50), (0, 11), (0, 959), (60, 50), (2**62, 50), (0, -1)])
+def test_payloads_that_are_not_there(start, length):
+    coder, _ = twins()
+    encoded(coder, textures(600))
+    out = np.zeros((1, coder.frame_bytes), np.uint8)
+    with pytest.raises(CodecError):
+        coder.decode(np.zeros(100, np.uint8), np.array([start]), np.array([length]), np.array([CODES]), out)
+
+
+def test_codes_that_are_not_there():
+    coder, _ = twins()
+    out = np.zeros((1, coder.frame_bytes), np.uint8)
+    with pytest.raises(CodecError, match="codes that are not there"):
+        coder.decode(np.zeros(100, np.uint8), np.zeros(1, np.int64), np.array([50]), np.array([CODES]), out)
+
+
+@pytest.mark.parametrize(("frame_bytes", "row_bytes"), [(100, 1), (100, 100), (100, 7), (100, 200)])
+def test_frames_without_rows_are_left_to_zstd(frame_bytes, row_bytes):
+    coder = Neighbours(Zstd(3), row_bytes).coder(frame_bytes)
+    assert type(coder) is type(Zstd(3).coder(frame_bytes))
+
+
+def test_settings():
+    with pytest.raises(ValueError, match="before zstd"):
+        Neighbours(get_codec("gzip1"))
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match="at least 1 byte"):
+            Neighbours(Zstd(3), wrong)
+    palette = get_codec("zstd3", {"filter": "palette"}, channels=3, planar=False, row_bytes=480)
+    assert palette.inner == Neighbours(Zstd(3), 160)
+    assert palette.adapted(planar=True, row_bytes=160).inner == Neighbours(Zstd(3), 160)
+    assert palette.without.inner == Zstd(3)
+
+
+def test_forged_states_are_refused():
+    coder, _ = twins()
+    encoded(coder, textures(600))
+    fresh, _ = twins()
+    good = coder.__getstate__()
+    checks.coder(fresh, good)
+    one = np.frombuffer(good["sets"][0], np.uint8)
+    overlapping, long, without_escape, twice = (one.copy() for _ in range(4))
+    overlapping[256:300] = 1
+    long[256:300] = 9
+    without_escape[256 + 256] = 0
+    twice[:2] = 7
+    forged = [
+        {"sets": [good["sets"][0]] * 3},
+        {"seen": -1},
+        {"spent": -1},
+        {"counts": np.zeros((3, 3), np.uint32)},
+        {"counts": np.zeros((256, 256), np.int64)},
+        {"seen": 5},
+        *({"sets": [part.tobytes()]} for part in (overlapping, long, without_escape, twice, one[:-1], one[:256])),
+        {"sets": [one[:256].tobytes() + one[256 : 256 + 257].tobytes() * 255]},
+    ]
+    for change in forged:
+        with pytest.raises(ValueError):  # noqa: PT011 - they say different things
+            checks.coder(fresh, {**good, **change})
