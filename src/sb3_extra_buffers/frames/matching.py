@@ -194,14 +194,12 @@ def _overlap_interleaved_kernel(
             for p in range(0, whole, 256):
                 for q in range(p, p + 256):
                     difference = np.uint32(difference | np.uint32(frame[q] ^ last[q]))
-                for q in range(p, p + 256):
                     apart = np.uint32(other[q] ^ np.uint32(last[q] >> eight))
                     moved = np.uint32(moved | np.uint32(apart & np.uint32(0xFFFFFF)))
                 if difference != 0:
                     break
                 for q in range(p, p + 256):
                     last[q] = other[q]
-                for q in range(p, p + 256):
                     out[q] = np.uint8(np.uint32(other[q] >> newest))
                 passed = p + 256
             if passed == whole:
