@@ -33,6 +33,11 @@ class Interleave(Codec):
         if type(self.channels) is not int or self.channels not in self.sizes:
             raise ValueError(f"interleave is for pixels of several bytes, not {self.channels}")
 
+    @property
+    def named(self) -> Codec:
+        """The codec that it was put before."""
+        return self.inner
+
     def encode(self, frame: Bytes) -> bytes:
         return self.inner.encode(to_pixels(frame[None], self.channels)[0] if self._applies(frame.size) else frame)
 

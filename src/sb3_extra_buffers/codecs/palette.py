@@ -56,10 +56,14 @@ class Palette(Codec):
             raise ValueError(f"a palette is for pixels of 2 to 4 bytes, not {self.channels}")
 
     @property
+    def named(self) -> Codec:
+        """The codec that it was put before."""
+        return self.inner.inner if isinstance(self.inner, Neighbours) else self.inner
+
+    @property
     def without(self) -> Codec:
         """What encodes frames that have too many colours."""
-        inner = self.inner.inner if isinstance(self.inner, Neighbours) else self.inner
-        return Interleave(inner, self.channels, self.planar)
+        return Interleave(self.named, self.channels, self.planar)
 
     @classmethod
     def before(cls, inner: Codec, row_bytes: int = 1, **settings: Any) -> Palette:

@@ -110,7 +110,7 @@ def likely_channels(name: str, channels: int, stack: int) -> int:
 
 def for_channels(codec: Codec, channels: int) -> Codec:
     """Return the codec without a filter that has nothing to do for frames of so many channels."""
-    return codec if not isinstance(codec, FILTERS) or channels in codec.sizes else codec.inner
+    return codec if not isinstance(codec, FILTERS) or channels in codec.sizes else codec.named
 
 
 def _filtered(name: str, codec: Codec, settings: Mapping[str, Any]) -> Codec:
