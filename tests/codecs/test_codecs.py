@@ -1,13 +1,16 @@
 """Every codec: what goes in comes out, nothing grows, and no payload however damaged does harm."""
 
+import bisect
 import contextlib
 import pickle
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupting import interrupts
 
 from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec, parallel
 from sb3_extra_buffers.codecs.base import Coder, array_bytes
@@ -389,6 +392,29 @@ def test_zstd_keeps_no_dictionary_that_does_not_pay():
         assert not encoded.references.any()
         assert np.array_equal(decoded(coder, encoded), noise)
     assert coder.nbytes == 0
+
+
+def test_ctrl_c_while_a_dictionary_comes_in():
+    """Wherever it is pressed, payloads and dictionaries belong together, also for a thread that has read before."""
+    frames, streams = moving_sprites(140), np.zeros(140, np.int64)
+    begun = get_codec("zstd3", {"dictionary_bytes": 1500}).coder(1000)
+    first = begun.encode(frames[:127], streams[:127])
+
+    def press(where):
+        coder = pickle.loads(pickle.dumps(begun))
+        assert np.array_equal(decoded(coder, first), frames[:127])
+        return coder, interrupts(
+            partial(coder.encode, frames[127:128], streams[:1]), where, ("sb3_extra_buffers.codecs.zstd",)
+        )
+
+    n = bisect.bisect_left(range(1 << 16), True, key=lambda where: not press(where)[1])
+    learned = set()
+    for where in range(n - 80, n + 1):  # to compare the samples takes most of them
+        coder, _ = press(where)
+        learned.add(len(coder.dictionaries))
+        after = coder.encode(frames[128:], streams[128:])
+        assert np.array_equal(decoded(coder, after), frames[128:])
+    assert learned == {1, 2}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,7 +3,7 @@
 - Rows, as they come.
 - Columns: what is near, such as a wall, repeats downwards rather than sideways.
 - Codes, without zstd: of each pixel, in a Huffman code that the pixel on its left chooses. A texture that repeats
-  nowhere still has likely neighbours. Codes are learned from the first frames, and kept if they leave less than zstd.
+  nowhere still has likely neighbours. Codes are learned from the first frames, and kept if they would have left less.
 
 All ways are tried now and then for each stream; until the next time its frames go the way that was best. Codes take
 half the time of zstd, to write and to read, so zstd has to be clearly smaller.
@@ -93,7 +93,7 @@ class NeighboursCoder(Coder):
 
     Attributes:
         sets: of codes.
-        counts: how often each byte followed each, `[256, 256]`, or nothing when all is learned.
+        counts: how often each byte followed each, `[256, 256]`; nothing before the first frame, and at the end.
         seen: frames that were learned from.
         spent: bytes of their payloads.
     """
@@ -104,7 +104,7 @@ class NeighboursCoder(Coder):
         super().__init__(codec, frame_bytes)
         self.inner = codec.inner.coder(frame_bytes)
         self.sets: list[bytes] = []
-        self.counts = np.zeros((256, 256), np.uint32)
+        self.counts = np.zeros((0, 256), np.uint32)
         self.seen = 0
         self.spent = 0
         self._compile()
@@ -126,7 +126,9 @@ class NeighboursCoder(Coder):
         )
         self._ways: dict[int, tuple[int, int]] = {}  # of each stream: the way its frames go, and for how many more
         self._opened = [_Codes(one) for one in self.sets]
-        self._newest = self._opened[-1].to_write() if self._opened else None
+        # Without numba it would take too long to learn codes, and to write them. They can be read.
+        self._has_kernels = optional.has_numba()
+        self._newest = _newest(self._opened) if self._opened and self._has_kernels else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -138,10 +140,12 @@ class NeighboursCoder(Coder):
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames`, each in the way that was best for its stream."""
         self.inner.learning = self.learning
+        if not len(frames):
+            return self.inner.encode(frames, streams)
         encoded = []
         for frame, stream in zip(jit.contiguous(frames), streams.tolist(), strict=True):  # as `zstd` does
             encoded.append(self._encode_one(frame, stream))
-            if self.learning and self.seen < LEARNED_AFTER[-1]:
+            if self.learning and self._counts:
                 self._learn(frame, int(encoded[-1].lengths[0]))
         return Encoded(*(np.concatenate(parts) for parts in zip(*encoded, strict=True)))
 
@@ -150,7 +154,10 @@ class NeighboursCoder(Coder):
         if left > 0:
             self._ways[stream] = way, left - 1
             return self._in_way(frame, way) or self._in_rows(frame)
-        found = {way: one for way in (_ROWS, _COLUMNS, _CODES) if (one := self._in_way(frame, way)) is not None}
+        found = {_ROWS: self._in_rows(frame)}
+        self.inner.learning = False  # once is enough
+        found |= {way: one for way in (_COLUMNS, _CODES) if (one := self._in_way(frame, way)) is not None}
+        self.inner.learning = self.learning
         best = min(found, key=lambda way: found[way].lengths[0] * (1 if way == _CODES else _CLEARLY))
         self._ways[stream] = best, _TRIED_EVERY - 1
         return found[best]
@@ -170,9 +177,8 @@ class NeighboursCoder(Coder):
             return None if is_longer else encoded._replace(references=encoded.references << 8 | _COLUMNS)
         if self._newest is None:
             return None
-        payload, numbers = np.empty(self.frame_bytes, np.uint8), self._opened[-1].numbers
-        size = self._write(frame, self.codec.row_bytes, numbers, self._newest, payload)
-        reference = np.array([_CODES + len(self._opened) - 1])
+        payload, (reference, numbers, codes) = np.empty(self.frame_bytes, np.uint8), self._newest
+        size = self._write(frame, self.codec.row_bytes, numbers, codes, payload)
         return None if size < 0 else Encoded(payload[:size], np.array([size]), reference)
 
     def decode_part(
@@ -209,16 +215,18 @@ class NeighboursCoder(Coder):
 
     def _learn(self, frame: Bytes, payload_bytes: int) -> None:
         """Count neighbours, and make codes of them when it is time. They are kept if they would have left less."""
+        if not self.counts.size:
+            self.counts = np.zeros((256, 256), np.uint32)
         self._count(frame, self.codec.row_bytes, self.counts)
         self.seen += 1
         self.spent += payload_bytes
-        if self.seen in LEARNED_AFTER and optional.has_numba():  # without it they would take too long
+        if self.seen in LEARNED_AFTER:
             learned, n_bytes = _learned(self.counts)
             if n_bytes < self.spent:
-                sets, opened = [*self.sets, learned], [*self._opened, _Codes(learned)]
-                newest = opened[-1].to_write()
-                # All of them. Nothing is called in between, where Ctrl-C could come.
-                self.sets, self._opened, self._newest, self._ways = sets, opened, newest, {}
+                sets = [*self.sets, learned]
+                opened = [_Codes(one) for one in sets]
+                # In this order: interrupted, the new ones are only not used yet.
+                self.sets, self._opened, self._newest, self._ways = sets, opened, _newest(opened), {}
         if self.seen >= LEARNED_AFTER[-1]:
             self.counts = np.zeros((0, 256), np.uint32)
 
@@ -226,12 +234,20 @@ class NeighboursCoder(Coder):
     def nbytes(self) -> int:
         """Bytes of the codes, of what is counted for the next, and of what the inner coder keeps."""
         own = sum(map(len, self.sets)) + sum(codes.nbytes for codes in self._opened) + array_bytes(self)
+        own += 0 if self._newest is None else self._newest[-1].nbytes
         return own + self.inner.nbytes
 
     def growth_bytes(self, n_frames: int) -> int:
-        """Bytes of the codes that may be added, and of what the inner coder may add."""
-        own = 0 if self.seen >= LEARNED_AFTER[-1] else len(LEARNED_AFTER) * _LARGEST_SET
+        """Bytes of what is counted and of the codes that may be added, and of what the inner coder may add."""
+        own = _LARGEST_SET * sum(self.seen < after <= self.seen + n_frames for after in LEARNED_AFTER)
+        if self._counts and not self.counts.size:
+            own += 256 * 256 * self.counts.itemsize
         return own + self.inner.growth_bytes(n_frames)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether there are codes to learn."""
+        return self._has_kernels and self.seen < LEARNED_AFTER[-1]
 
 
 class _Codes:
@@ -258,6 +274,11 @@ class _Codes:
     def nbytes(self) -> int:
         """Bytes besides those of the set that was learned."""
         return self.numbers.nbytes + self.table.nbytes
+
+
+def _newest(opened: list[_Codes]) -> tuple[Ints, Bytes, NDArray[np.uint16]]:
+    """Return what writes: the reference of its payloads, the numbers of bytes, and the codes."""
+    return np.array([_CODES + len(opened) - 1]), opened[-1].numbers, opened[-1].to_write()
 
 
 def _table(lengths: Bytes, order: Bytes) -> NDArray[np.uint64]:

@@ -65,15 +65,15 @@ class ZstdCoder(Coder):
         self._contexts()
 
     def _contexts(self) -> None:
-        self._compressor = compressor(self.codec.level, self.frame_bytes, self.dictionaries[-1])
+        context = compressor(self.codec.level, self.frame_bytes, self.dictionaries[-1])
+        self._writing = len(self.dictionaries) - 1, context  # the dictionary and what compresses with it
         self._of_threads = threading.local()
 
     def _decompressors(self) -> list[Any]:
         """Return this thread's contexts, one for each dictionary: no two threads may use the same."""
-        kept = vars(self._of_threads)
-        if "contexts" not in kept:
-            kept["contexts"] = [decompressor(dictionary) for dictionary in self.dictionaries]
-        contexts: list[Any] = kept["contexts"]
+        contexts: list[Any] = vars(self._of_threads).setdefault("contexts", [])
+        for dictionary in self.dictionaries[len(contexts) :]:
+            contexts.append(decompressor(dictionary))
         return contexts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class ZstdCoder(Coder):
         payloads: list[bytes] = []
         references = np.empty(len(frames), np.int64)
         for i, frame in enumerate(frames):  # few frames a call: the library's batch interface costs more than it saves
-            payload = self._compressor.compress(frame)
-            references[i] = len(self.dictionaries) - 1
+            references[i], context = self._writing
+            payload = context.compress(frame)
             payloads.append(payload if len(payload) < self.frame_bytes else frame.tobytes())
             if self.learning and self.seen < _TRAINED_AFTER[-1]:
                 self._learn(frame, len(payload))
@@ -132,10 +132,10 @@ class ZstdCoder(Coder):
             return
         context = compressor(self.codec.level, self.frame_bytes, trained)
         small = sum(len(context.compress(sample)) for sample in self.samples)
-        plain = sum(len(self._compressor.compress(sample)) for sample in self.samples)
+        plain = sum(len(self._writing[1].compress(sample)) for sample in self.samples)
         if small < _WORTH * plain:
-            self.dictionaries.append(trained)
-            self._contexts()
+            self.dictionaries = [*self.dictionaries, trained]  # nobody refers to it yet, should this be interrupted
+            self._writing = len(self.dictionaries) - 1, context
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of the samples and the dictionary that may be added."""

@@ -260,7 +260,7 @@ def _neighbours(saved: Any) -> None:
             raise ValueError("a code has no escape")
     if saved.counts.dtype != np.uint32 or saved.counts.shape not in ((256, 256), (0, 256)):
         raise ValueError("counts are not as they should be")
-    if not saved.counts.size and saved.seen < neighbours.LEARNED_AFTER[-1]:
+    if not saved.counts.size and 0 < saved.seen < neighbours.LEARNED_AFTER[-1]:
         raise ValueError("counts are gone too early")
 
 

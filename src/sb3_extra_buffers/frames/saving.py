@@ -285,9 +285,9 @@ class Decoder:
         self.claims.recent(arrays["recent_ids"], frames.frame_bytes)
         heap = frames.heap
         name = saved["heap"]
+        heap.segment_bytes = checks.segment(saved.get("segment_bytes", small_segment(frames.frame_bytes)), frames)
         data = self.reader.array(name, heap.room if isinstance(heap, SpilledHeap) else None)
         heap.data = data
-        heap.segment_bytes = checks.segment(saved.get("segment_bytes", small_segment(frames.frame_bytes)), frames)
         heap.n_segments = data.size // heap.segment_bytes + 1  # the last one may not have a byte yet
         heap.segment, heap.at = map(checks.integer, saved["open"])
         checks.heap(heap, data)
