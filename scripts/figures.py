@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 REGION = re.compile(r"(<!-- figure ([\w-]+)\.([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-TABLES = ("quick", "untouched")  # of `benchmarks/run.py`: pages show them whole, and their plots
+TABLES = ("quick", "untouched", "pictures")  # of `benchmarks/run.py`: pages show them whole, and their plots
 Data = dict[str, Any]
 
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its modules import each other by name
@@ -457,10 +457,14 @@ def distributed(data: Data) -> dict[str, str]:
     }
 
 
+def where(data: Data) -> dict[str, str]:
+    return {"machine": machine(data)}
+
+
 FILES: dict[str, Callable[[Data], dict[str, str]]] = {
     make.__name__: make
     for make in (quick, memory, million, training, checkpoint, soak, records, doom, learning, gpu, distributed)
-}
+} | {"pictures": where}
 
 
 # Pages and pictures
