@@ -122,6 +122,19 @@ def test_kernels_equal_references(shape):
                     assert (out[[0, 2]] == poison).all()
 
 
+@pytest.mark.parametrize("shape", [(1, 9), (8, 8), (7, 40), (16, 9), (9, 16), (23, 41), (40, 24)])
+def test_turned_and_turned_back(shape):
+    kernel, reference = twins()
+    frames = noise(2, shape)
+    for one in (kernel, reference):
+        turned, back = np.full((2, 4, frames.shape[1]), 0xA5, np.uint8)
+        one._turn(frames, shape[0], np.array([2, 1]), turned)
+        assert np.array_equal(turned[[2, 1]].reshape(2, *shape[::-1]), frames.reshape(2, *shape).transpose(0, 2, 1))
+        assert (turned[[0, 3]] == 0xA5).all()
+        one._turn(turned, shape[1], np.arange(4), back)
+        assert np.array_equal(back[[2, 1]], frames)
+
+
 @repeatable
 @given(
     pixels=st.lists(st.sampled_from([7, 7, 7, 7, 8, 8, 200, 255, 0]), min_size=360, max_size=360),

@@ -113,6 +113,7 @@ class NeighboursCoder(Coder):
         ints, data, frames = "int64[::1]", "uint8[::1]", "uint8[:,::1]"
         lengths = "Array(uint8, 2, 'C', readonly=True)"
         self._count = jit.choose(_count_kernel, count_reference, f"void({data}, int64, uint32[:,::1])")
+        self._turn = jit.choose(_turn_kernel, turn_reference, f"void({frames}, int64, {ints}, {frames})")
         self._write = jit.choose(
             _encode_kernel, encode_reference, f"int64({data}, int64, {data}, uint16[:,::1], {data})"
         )
@@ -171,7 +172,8 @@ class NeighboursCoder(Coder):
         if way == _ROWS:
             return self._in_rows(frame)
         if way == _COLUMNS:
-            turned = np.ascontiguousarray(frame.reshape(-1, self.codec.row_bytes).T).reshape(1, -1)
+            turned = np.empty((1, self.frame_bytes), np.uint8)
+            self._turn(frame[None], self.frame_bytes // self.codec.row_bytes, _ONE, turned)
             encoded = self.inner.encode(turned, _ONE)
             is_longer = encoded.lengths[0] >= self.frame_bytes
             return None if is_longer else encoded._replace(references=encoded.references << 8 | _COLUMNS)
@@ -196,8 +198,7 @@ class NeighboursCoder(Coder):
             elif way == _COLUMNS:
                 turned = np.empty((len(which), self.frame_bytes), np.uint8)
                 bad = self.inner.decode_new(heap, at, sizes, inner, turned)
-                for row, columns in zip(rows[which].tolist(), turned.reshape(len(which), width, -1), strict=True):
-                    out[row].reshape(-1, width)[:] = columns.T
+                self._turn(turned, width, rows[which], out)
             else:
                 codes = self._opened[way - _CODES]
                 bad = self._read(heap, at, sizes, rows[which], width, codes.numbers, codes.lengths, codes.table, out)
@@ -349,6 +350,46 @@ def count_reference(frame: Bytes, width: int, counts: NDArray[np.uint32]) -> Non
 
 def _parts(frame: Bytes, width: int) -> list[Bytes]:
     return [frame.reshape(-1, width)[part::4].reshape(-1) for part in range(4)]
+
+
+def _turn_kernel(frames: Bytes, height: int, rows: Ints, out: Bytes) -> None:
+    width = frames.shape[1] // height
+    whole = width // 8 * 8
+    lines = np.empty(8, np.uint64)
+    for i in range(rows.size):
+        frame, turned = frames[i], out[rows[i]]
+        for y in range(0, height // 8 * 8, 8):
+            for x in range(0, whole, 8):  # eight by eight bytes: halves, quarters and eighths of lines change places
+                for k in range(8):
+                    part, line = frame[(y + k) * width + x : (y + k) * width + x + 8], np.uint64(0)
+                    for b in range(8):
+                        line |= np.uint64(part[b]) << np.uint64(8 * b)
+                    lines[k] = line
+                for k in range(4):
+                    apart = (lines[k] >> np.uint64(32) ^ lines[k + 4]) & np.uint64(0x00000000FFFFFFFF)
+                    lines[k + 4] ^= apart
+                    lines[k] ^= apart << np.uint64(32)
+                for k in (0, 1, 4, 5):
+                    apart = (lines[k] >> np.uint64(16) ^ lines[k + 2]) & np.uint64(0x0000FFFF0000FFFF)
+                    lines[k + 2] ^= apart
+                    lines[k] ^= apart << np.uint64(16)
+                for k in (0, 2, 4, 6):
+                    apart = (lines[k] >> np.uint64(8) ^ lines[k + 1]) & np.uint64(0x00FF00FF00FF00FF)
+                    lines[k + 1] ^= apart
+                    lines[k] ^= apart << np.uint64(8)
+                for k in range(8):
+                    part, line = turned[(x + k) * height + y : (x + k) * height + y + 8], lines[k]
+                    for b in range(8):
+                        part[b] = line >> np.uint64(8 * b) & np.uint64(255)
+        for y in range(height):
+            for x in range(whole if y < height // 8 * 8 else 0, width):
+                turned[x * height + y] = frame[y * width + x]
+
+
+def turn_reference(frames: Bytes, height: int, rows: Ints, out: Bytes) -> None:
+    """Write frames of so many rows into `out[rows]`, column by column. The kernel does so without the GIL."""
+    for frame, row in zip(frames, rows.tolist(), strict=True):
+        out[row].reshape(-1, height)[:] = frame.reshape(height, -1).T
 
 
 def _encode_kernel(frame: Bytes, width: int, numbers: Bytes, codes: NDArray[np.uint16], out: Bytes) -> int:
