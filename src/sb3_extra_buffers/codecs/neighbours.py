@@ -6,7 +6,7 @@
   nowhere still has likely neighbours. Codes are learned from the first frames, and kept if they would have left less.
 
 All ways are tried now and then for each stream; until the next time its frames go the way that was best. Codes take
-half the time of zstd, to write and to read, so zstd has to be clearly smaller.
+less time than zstd, to write and to read, so zstd has to be clearly smaller.
 
 The reference of a payload says the way in its lowest byte (0: rows, 1: columns, 2 and up: one of the sets of codes),
 and above that what the inner codec needs. A payload in codes is
