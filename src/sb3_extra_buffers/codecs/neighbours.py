@@ -44,14 +44,15 @@ MOST = 253
 """Bytes that have a code of their own for what follows them: an index of a table has 16 bits."""
 
 _ROWS, _COLUMNS, _CODES = 0, 1, 2  # ways
-_TRIED_EVERY = 16  # frames of a stream
-_CLEARLY = 8 / 7  # times what is smaller
+_TRIED_OFTEN, _TRIED_RARELY = 16, 64  # frames of a stream until the next try; rarely where one way is surely best
+_SURELY = 1.3  # times smaller than the second
+_CLEARLY = 8 / 7  # times smaller than codes has zstd to be
 _RARE = 1 / 512  # symbols that are escaped
 _OWN = 1 / 2048  # of all pixels: bytes that are more frequent have a code of their own
 _HEAD = 12  # bytes of sizes
 _WINDOW = 1 << LONGEST
 _AT_ONCE = 7  # look-ups that one load of bits is enough for
-_LARGEST_SET = (MOST + 2) * (257 + 2 * 257 + 8 * _WINDOW)  # bytes
+_LARGEST_SET = (MOST + 2) * (257 + 8 * _WINDOW) + 4 * 256 * 256  # bytes, with those of what reads and writes
 _ONE = np.zeros(1, np.int64)
 
 
@@ -115,7 +116,7 @@ class NeighboursCoder(Coder):
         self._count = jit.choose(_count_kernel, count_reference, f"void({data}, int64, uint32[:,::1])")
         self._turn = jit.choose(_turn_kernel, turn_reference, f"void({frames}, int64, {ints}, {frames})")
         self._write = jit.choose(
-            _encode_kernel, encode_reference, f"int64({data}, int64, {data}, uint16[:,::1], {data})"
+            _encode_kernel, encode_reference, f"int64({frames}, int64, int64, uint32[::1], {data}, {ints})"
         )
         self._read = jit.choose(
             _decode_kernel,
@@ -143,12 +144,24 @@ class NeighboursCoder(Coder):
         self.inner.learning = self.learning
         if not len(frames):
             return self.inner.encode(frames, streams)
-        encoded = []
-        for frame, stream in zip(jit.contiguous(frames), streams.tolist(), strict=True):  # as `zstd` does
-            encoded.append(self._encode_one(frame, stream))
+        frames, names = jit.contiguous(frames), streams.tolist()
+        if not (self.learning and self._counts) and all(map(self._goes_in_codes, names)):
+            encoded = self._in_codes(frames)
+            if encoded is not None:
+                for stream in names:
+                    self._ways[stream] = _CODES, self._ways[stream][1] - 1
+                return encoded
+        one_by_one = []
+        for frame, stream in zip(frames, names, strict=True):  # as `zstd` does
+            one_by_one.append(self._encode_one(frame, stream))
             if self.learning and self._counts:
-                self._learn(frame, int(encoded[-1].lengths[0]))
-        return Encoded(*(np.concatenate(parts) for parts in zip(*encoded, strict=True)))
+                self._learn(frame, int(one_by_one[-1].lengths[0]))
+        return Encoded(*(np.concatenate(parts) for parts in zip(*one_by_one, strict=True)))
+
+    def _goes_in_codes(self, stream: int) -> bool:
+        """Tell whether the next frame of a stream goes that way without a try."""
+        way, left = self._ways.get(stream, (_ROWS, 0))
+        return way == _CODES and left > 0
 
     def _encode_one(self, frame: Bytes, stream: int) -> Encoded:
         way, left = self._ways.get(stream, (_ROWS, 0))
@@ -159,8 +172,10 @@ class NeighboursCoder(Coder):
         self.inner.learning = False  # once is enough
         found |= {way: one for way in (_COLUMNS, _CODES) if (one := self._in_way(frame, way)) is not None}
         self.inner.learning = self.learning
-        best = min(found, key=lambda way: found[way].lengths[0] * (1 if way == _CODES else _CLEARLY))
-        self._ways[stream] = best, _TRIED_EVERY - 1
+        sizes = {way: int(one.lengths[0]) * (1 if way == _CODES else _CLEARLY) for way, one in found.items()}
+        best, *others = sorted(sizes, key=sizes.__getitem__)
+        is_sure = others and sizes[best] * _SURELY < sizes[others[0]]
+        self._ways[stream] = best, (_TRIED_RARELY if is_sure else _TRIED_OFTEN) - 1
         return found[best]
 
     def _in_rows(self, frame: Bytes) -> Encoded:
@@ -177,11 +192,17 @@ class NeighboursCoder(Coder):
             encoded = self.inner.encode(turned, _ONE)
             is_longer = encoded.lengths[0] >= self.frame_bytes
             return None if is_longer else encoded._replace(references=encoded.references << 8 | _COLUMNS)
+        return self._in_codes(frame[None])
+
+    def _in_codes(self, frames: Bytes) -> Encoded | None:
+        """Return the payloads of frames; None if there are no codes, or one would be too long."""
         if self._newest is None:
             return None
-        payload, (reference, numbers, codes) = np.empty(self.frame_bytes, np.uint8), self._newest
-        size = self._write(frame, self.codec.row_bytes, numbers, codes, payload)
-        return None if size < 0 else Encoded(payload[:size], np.array([size]), reference)
+        reference, first, codes = self._newest
+        n = len(frames)
+        payloads, lengths = np.empty(room(n, self.frame_bytes), np.uint8), np.empty(n, np.int64)
+        size = self._write(frames, self.codec.row_bytes, first, codes, payloads, lengths)
+        return None if lengths.max() >= self.frame_bytes else Encoded(payloads[:size], lengths, reference.repeat(n))
 
     def decode_part(
         self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
@@ -266,10 +287,15 @@ class _Codes:
         self.numbers = np.argsort(self.order, kind="stable").astype(np.uint8)
         self.table = _table(self.lengths, self.order)
 
-    def to_write(self) -> NDArray[np.uint16]:
-        """Return `code << 4 | length` of each symbol after each, `[n, 257]`; 0 for those that are escaped."""
-        codes = np.array([huffman.codes(one, LONGEST) for one in self.lengths])
-        return np.where(self.lengths, codes << 4 | self.lengths, 0).astype(np.uint16)
+    def to_write(self) -> tuple[int, NDArray[np.uint32]]:
+        """Return what `encode_reference` takes: the byte before the first, and the codes of all after all."""
+        codes = np.array([huffman.codes(one, LONGEST) for one in self.lengths], np.uint32)  # [n, 257]
+        lengths, numbers = self.lengths.astype(np.uint32), self.numbers
+        escaped = codes[:, 256:] << 8 | np.arange(256, dtype=np.uint32), lengths[:, 256:] + 8
+        is_known = lengths[:, :256] > 0
+        entries = np.where(is_known, codes[:, :256], escaped[0]) << 5 | np.where(is_known, lengths[:, :256], escaped[1])
+        after = np.minimum(numbers, len(codes) - 1)
+        return int(self.order[0]), np.ascontiguousarray(entries[after][:, numbers]).reshape(-1)
 
     @property
     def nbytes(self) -> int:
@@ -277,9 +303,9 @@ class _Codes:
         return self.numbers.nbytes + self.table.nbytes
 
 
-def _newest(opened: list[_Codes]) -> tuple[Ints, Bytes, NDArray[np.uint16]]:
-    """Return what writes: the reference of its payloads, the numbers of bytes, and the codes."""
-    return np.array([_CODES + len(opened) - 1]), opened[-1].numbers, opened[-1].to_write()
+def _newest(opened: list[_Codes]) -> tuple[Ints, int, NDArray[np.uint32]]:
+    """Return what writes: the reference of its payloads, and what the newest codes are written with."""
+    return np.array([_CODES + len(opened) - 1]), *opened[-1].to_write()
 
 
 def _table(lengths: Bytes, order: Bytes) -> NDArray[np.uint64]:
@@ -392,69 +418,75 @@ def turn_reference(frames: Bytes, height: int, rows: Ints, out: Bytes) -> None:
         out[row].reshape(-1, height)[:] = frame.reshape(height, -1).T
 
 
-def _encode_kernel(frame: Bytes, width: int, numbers: Bytes, codes: NDArray[np.uint16], out: Bytes) -> int:
-    height, own, entries = frame.size // width, np.uint64(codes.shape[0] - 1), codes.reshape(-1)
-    symbols = np.empty(frame.size, np.uint8)
-    for k in range(frame.size):
-        symbols[k] = numbers[frame[k]]
-    at = _HEAD
-    for part in range(4):
-        start = at
-        waiting, n_bits = np.uint64(0), np.uint64(0)  # bits that are not written yet
-        left = np.uint64(0)
-        for y in range(part, height, 4):
-            row = symbols[y * width : (y + 1) * width]
-            for x in range(width):
-                symbol = np.uint64(row[x])
-                code = np.uint64(entries[np.uint64(257) * left + symbol])
-                length = code & np.uint64(15)
-                if length == 0:
-                    code = np.uint64(entries[np.uint64(257) * left + np.uint64(huffman.ESCAPE)])
-                    length = (code & np.uint64(15)) + np.uint64(8)
-                    waiting = waiting << length | code >> np.uint64(4) << np.uint64(8) | symbol
-                else:
-                    waiting = waiting << length | code >> np.uint64(4)
-                n_bits += length
-                left = min(symbol, own)
-                if n_bits >= np.uint64(32):
-                    if at + 4 > out.size:
-                        return -1
-                    n_bits -= np.uint64(32)
-                    whole = waiting >> n_bits
-                    for k in range(4):
-                        out[at + k] = whole >> np.uint64(24 - 8 * k) & np.uint64(255)
-                    at += 4
-        waiting <<= np.uint64(64) - n_bits if n_bits else np.uint64(0)
-        for k in range(np.int64(n_bits + np.uint64(7)) // 8):
-            if at >= out.size:
-                return -1
-            out[at] = waiting >> np.uint64(56 - 8 * k) & np.uint64(255)
-            at += 1
-        if part < 3:
-            for k in range(4):
-                out[4 * part + k] = (at - start) >> 8 * k & 255
-    return at if at < out.size else -1
+def _encode_kernel(frames: Bytes, width: int, first: int, codes: NDArray[np.uint32], out: Bytes, lengths: Ints) -> int:
+    height, whole = frames.shape[1] // width, width // 3 * 3
+    low = np.uint64(31)  # the bits of a length
+    at = np.uint64(0)  # unsigned indices: signed ones are checked for counting from the end
+    for i in range(frames.shape[0]):
+        begin = at
+        at += np.uint64(_HEAD)
+        for part in range(4):
+            start, left = at, np.uint64(first)
+            waiting, n_bits = np.uint64(0), np.uint64(0)  # bits that are not written yet: the lowest of these
+            for y in range(part, height, 4):
+                row = frames[i, y * width : (y + 1) * width]
+                x = np.uint64(0)
+                while x < np.uint64(width):
+                    one = np.uint64(row[x])
+                    code = np.uint64(codes[left << np.uint64(8) | one])
+                    if x < np.uint64(whole):  # three at once: 48 bits at most
+                        two, three = np.uint64(row[x + np.uint64(1)]), np.uint64(row[x + np.uint64(2)])
+                        second = np.uint64(codes[one << np.uint64(8) | two])
+                        third = np.uint64(codes[two << np.uint64(8) | three])
+                        bits = (code >> np.uint64(5) << (second & low) | second >> np.uint64(5)) << (third & low)
+                        bits, length = bits | third >> np.uint64(5), (code & low) + (second & low) + (third & low)
+                        left, x = three, x + np.uint64(3)
+                    else:
+                        bits, length, left, x = code >> np.uint64(5), code & low, one, x + np.uint64(1)
+                    waiting, n_bits = waiting << length | bits, n_bits + length
+                    highest = waiting << (np.uint64(64) - n_bits)
+                    for k in range(8):
+                        out[at + np.uint64(k)] = highest >> np.uint64(56 - 8 * k) & np.uint64(255)
+                    at, n_bits = at + (n_bits >> np.uint64(3)), n_bits & np.uint64(7)
+            at += np.uint64(n_bits > np.uint64(0))
+            if part < 3:
+                for k in range(4):
+                    out[begin + np.uint64(4 * part + k)] = (at - start) >> np.uint64(8 * k) & np.uint64(255)
+        lengths[i] = at - begin
+    return int(at)
 
 
-def encode_reference(frame: Bytes, width: int, numbers: Bytes, codes: NDArray[np.uint16], out: Bytes) -> int:
-    """Write the payload of a frame into `out`; returns its size, -1 if it is not below that of `out`."""
-    parts, own = [], len(codes) - 1
-    for symbols in _parts(numbers[frame], width):
-        text, left = "", 0
-        for symbol in symbols.tolist():
-            code, length = divmod(int(codes[left, symbol]), 16)
-            if length == 0:
-                code, length = divmod(int(codes[left, huffman.ESCAPE]), 16)
-                code, length = code << 8 | symbol, length + 8
-            text += f"{code:0{length}b}"
-            left = min(symbol, own)
-        parts.append(np.packbits(np.array([*text], np.uint8)))
-    sizes = np.array([part.size for part in parts[:3]], "<u4").view(np.uint8)
-    payload = np.concatenate([sizes, *parts])
-    if payload.size >= out.size:
-        return -1
-    out[: payload.size] = payload
-    return int(payload.size)
+def encode_reference(
+    frames: Bytes, width: int, first: int, codes: NDArray[np.uint32], out: Bytes, lengths: Ints
+) -> int:
+    """Write the payloads of frames into `out`, one after another; returns their size.
+
+    Args:
+        frames: the pixels, `[n, height * width]`.
+        width: how many are a row.
+        first: the byte that the first pixel of each part comes after.
+        codes: `code << 5 | length` of each byte after each, `[256 * 256]`.
+        out: the payloads go there. It has `room`; what comes after them may be overwritten.
+        lengths: their sizes go there, `[n]`.
+    """
+    at = 0
+    for i, frame in enumerate(frames):
+        parts = []
+        for pixels in _parts(frame, width):
+            befores = np.append(first, pixels[:-1])
+            entries = codes[befores.astype(np.int64) << 8 | pixels].tolist()
+            text = "".join(f"{entry >> 5:0{entry & 31}b}" for entry in entries)
+            parts.append(np.packbits(np.array([*text], np.uint8)))
+        sizes = np.array([part.size for part in parts[:3]], "<u4").view(np.uint8)
+        payload = np.concatenate([sizes, *parts])
+        out[at : at + payload.size], lengths[i] = payload, payload.size
+        at += payload.size
+    return at
+
+
+def room(n: int, frame_bytes: int) -> int:
+    """Return how many bytes payloads may take while they are written: 16 bits a pixel, and eight bytes at once."""
+    return n * (_HEAD + 2 * frame_bytes + 4) + 8
 
 
 def _decode_kernel(

@@ -10,7 +10,6 @@ codec needs. Palette 0 begins with black: an empty payload is the frame of zeros
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import jit, parallel
+from sb3_extra_buffers.codecs import jit, painting, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes, check_bounds
 from sb3_extra_buffers.codecs.interleave import Interleave
 from sb3_extra_buffers.codecs.neighbours import Neighbours
@@ -31,8 +30,6 @@ _MOST = 16  # palettes
 _NONE = 255  # in the place of a palette's number
 _SLOTS = 4096  # of the table that finds a colour: mostly empty, so that the first look is nearly always enough
 _HASH, _SHIFT = 0x9E3779B1, 20
-_LITTLE = sys.byteorder == "little"
-_AT_ONCE = 1024  # pixels that are painted: their colours stay near
 
 
 @dataclass(frozen=True)
@@ -114,21 +111,13 @@ class PaletteCoder(Coder):
         self._compile()
 
     def _compile(self) -> None:
-        data, frames = "uint8[::1]", "uint8[:,::1]"
+        data = "uint8[::1]"
         self._find = jit.choose(
             _find_kernel,
             find_reference,
             f"boolean({data}, int64, boolean, uint32[::1], int64[::1], uint16[::1], {data})",
         )
-        ints, numbers = "int64[::1]", ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
-        self._paint = jit.choose(
-            _paint_kernel,
-            paint_reference,
-            *(
-                f"void({one}, {ints}, int64, {ints}, uint32[:,::1], int64, boolean, {ints}, {frames})"
-                for one in numbers
-            ),
-        )
+        self._paint, self._worth = painting.painting(self.codec.planar), painting.worth(self.codec.planar)
         self._slots = np.array([_slots(colours, int(n)) for colours, n in zip(self.colours, self.known, strict=True)])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -209,7 +198,7 @@ class PaletteCoder(Coder):
         check_bounds(heap, offsets, lengths)
         palettes, inner, new = references & 255, references >> 8, sources < 0
         coloured = new & (palettes != _NONE)
-        if np.any(palettes[coloured] >= len(self.colours)):
+        if palettes[coloured].max(initial=0) >= len(self.colours):
             raise CodecError("palette: a frame refers to a palette that is not there")
         bare, packed = coloured & (lengths == self.pixels), coloured & (lengths != self.pixels)
 
@@ -248,9 +237,11 @@ class PaletteCoder(Coder):
     def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
         """Return what there is to paint; nothing where a codec that threads do not help has to decode first."""
         packed = (lengths != self.pixels) & (sources < 0)
-        if packed.any() and not self.inner.effort(lengths[packed], sources[packed], out[:, : self.pixels])[0]:
+        if not packed.any():
+            return out.nbytes, self._worth
+        if not self.inner.effort(lengths[packed], sources[packed], out[:, : self.pixels])[0]:
             return 0, parallel.WORTH
-        return out.nbytes, parallel.WORTH
+        return out.nbytes, 4 * parallel.WORTH  # each piece has several calls, between which threads wait for the GIL
 
     def release(self, references: Ints) -> None:
         """Tell the inner coders."""
@@ -366,60 +357,3 @@ def find_reference(
     numbers[:] = found[number.reshape(-1)]
     count[0] = known
     return True
-
-
-def _paint_kernel(
-    data: Bytes,
-    starts: Ints,
-    pixels: int,
-    palettes: Ints,
-    colours: Colours,
-    channels: int,
-    planar: bool,
-    rows: Ints,
-    out: Bytes,
-) -> None:
-    some = np.empty(_AT_ONCE, np.uint32)
-    for i in range(rows.size):
-        numbers, palette, frame = data[starts[i] : starts[i] + pixels], colours[palettes[i]], out[rows[i]]
-        for p in range(0, pixels, _AT_ONCE):  # looked up one by one, then their channels in vector code
-            n = min(_AT_ONCE, pixels - p)
-            part = numbers[p : p + n]
-            for q in range(n):
-                some[q] = palette[part[q]]
-            if not planar and channels == 3 and pixels % 4 == 0 and _LITTLE:  # four pixels are three words
-                words = frame[3 * p : 3 * (p + n)].view(np.uint32)
-                for w in range(n // 4):
-                    one, two, three, four = some[4 * w], some[4 * w + 1], some[4 * w + 2], some[4 * w + 3]
-                    words[3 * w] = one | two << np.uint32(24)
-                    words[3 * w + 1] = two >> np.uint32(8) | three << np.uint32(16)
-                    words[3 * w + 2] = three >> np.uint32(16) | four << np.uint32(8)
-                continue
-            for c in range(channels):
-                shift = np.uint32(8 * c)
-                if planar:
-                    plane = frame[c * pixels + p : c * pixels + p + n]
-                    for q in range(n):
-                        plane[q] = np.uint8(some[q] >> shift)
-                else:
-                    these = frame[p * channels + c : (p + n) * channels : channels]
-                    for q in range(n):
-                        these[q] = np.uint8(some[q] >> shift)
-
-
-def paint_reference(
-    data: Bytes,
-    starts: Ints,
-    pixels: int,
-    palettes: Ints,
-    colours: Colours,
-    channels: int,
-    planar: bool,
-    rows: Ints,
-    out: Bytes,
-) -> None:
-    """Write the colours of the numbers that begin at `starts` of `data`, so many `pixels`, into `rows` of `out`."""
-    for start, palette, row in zip(starts, palettes, rows, strict=True):
-        painted = colours[palette][data[start : start + pixels]]  # [pixels]
-        values = painted >> np.arange(0, 8 * channels, 8, dtype=np.uint32)[:, None]  # [channels, pixels]
-        out[row] = (values if planar else values.T).astype(np.uint8).reshape(-1)
