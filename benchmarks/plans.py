@@ -74,7 +74,7 @@ class Plan:
     """What to measure, and how long.
 
     Attributes:
-        more_of_rgb: what is measured on pictures, too: colours as numbers, not compressed, is faster than SB3's copy.
+        more_of: what is measured on pictures of these endings, too: fast methods, where `auto` takes a small one.
         all_methods_on: recordings on which `MORE` subjects are measured, too.
         rows: steps of the 4 envs that a buffer holds: of stacked frames, of single images, of vectors.
         rounds: turns of each subject at each measure.
@@ -84,7 +84,11 @@ class Plan:
     rounds: int
     rows: tuple[int, int, int]
     subjects: tuple[str, ...] = MAIN
-    more_of_rgb: tuple[str, ...] = ("ours:palette+none",)
+    more_of: tuple[tuple[str, str], ...] = (
+        ("-rgb", "ours:palette+near"),
+        ("-rgb", "ours:palette+none"),
+        ("-labels", "ours:near"),
+    )
     all_methods_on: tuple[str, ...] = ()
     allocators: tuple[str, ...] = tuple(ALLOCATORS)
 
@@ -99,8 +103,8 @@ class Plan:
         return 5 if recording == "HalfCheetah" else 1
 
     def subjects_of(self, recording: str) -> tuple[str, ...]:
-        of_rgb = self.more_of_rgb if recording.endswith("-rgb") else ()
-        return self.subjects + of_rgb + (MORE if recording in self.all_methods_on else ())
+        more = tuple(subject for ending, subject in self.more_of if recording.endswith(ending))
+        return self.subjects + more + (MORE if recording in self.all_methods_on else ())
 
 
 PRESETS = {

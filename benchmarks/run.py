@@ -85,7 +85,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         plan = replace(plan, recordings=tuple(options.recordings))
     if options.subjects:
         others = [subject for subject in options.subjects if subject != "sb3"]
-        plan = replace(plan, subjects=("sb3", *others), more_of_rgb=(), all_methods_on=())
+        plan = replace(plan, subjects=("sb3", *others), more_of=(), all_methods_on=())
     if options.allocators:
         plan = replace(plan, allocators=tuple(options.allocators))
     if options.rows:

@@ -32,7 +32,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_extra_buffers.codecs import Codec, get_codec
+from sb3_extra_buffers.codecs import CODECS, Codec, get_codec
 from sb3_extra_buffers.codecs.base import CodecError
 from sb3_extra_buffers.compressed import (
     CompressedArray,
@@ -401,14 +401,12 @@ def _leaves(document: Any) -> Iterator[tuple[Any, Any]]:
 
 def codecs() -> dict[str, Codec]:
     """Every decoder there is."""
-    found = {
-        method: get_codec(method)
-        for method in ("none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "delta/2")
-    }
+    found = {method: get_codec(method) for method in (*CODECS, "delta/2")}
     found["rle of 16 bits"] = get_codec("rle", item_bytes=2, runs_type=np.uint16)
     found["rle-jit of 32 bits"] = get_codec("rle-jit", item_bytes=4, runs_type=np.uint8)
     found["delta/2 of rows"] = get_codec("delta/2", {"keys": 0}, row_bytes=20)
-    for inner in ("delta", "delta/2", "zstd3", "lz4-block"):
+    found |= {f"near, rows of {n}": get_codec("near", row_bytes=n) for n in (20, 64, 100)}
+    for inner in ("delta", "delta/2", "near", "zstd3", "lz4-block"):
         for kind in ("palette", "interleave"):
             found[f"{kind} {inner}"] = get_codec(inner, {"filter": kind}, channels=3, planar=True)
     return found

@@ -54,17 +54,18 @@ def test_bench_prints_a_line_for_each_method(env, capsys):
 def test_bench_measures_the_smallest_and_the_fastest_without_being_asked(capsys):
     assert main(["bench", "--env", "Catch-v0", *SHORT]) == 0
     measured = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
-    assert {SB3, "auto", "delta", "delta/2", "zstd3"} <= measured
+    assert {SB3, "auto", "delta", "delta/2", "near", "zstd3"} <= measured
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [("ColourCatch-v0", True), ("Catch-v0", False)])
-def test_pictures_are_measured_with_a_palette_alone(env, is_coloured, capsys):
+def test_pictures_are_measured_with_a_palette(env, is_coloured, capsys):
     assert main(["bench", "--env", env, *SHORT, "--stack", "1"]) == 0
     table = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
-    assert ("palette+none" in table) == is_coloured
-    if is_coloured:
-        assert table["palette+none"][1] == "palette"
-        assert table["palette+none"][-1] == "yes"
+    for method in ("palette+none", "palette+near"):
+        assert (method in table) == is_coloured
+        if is_coloured:
+            assert table[method][1] == "palette"
+            assert table[method][-1] == "yes"
 
 
 def test_a_filter_before_a_method(capsys):

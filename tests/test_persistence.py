@@ -47,7 +47,7 @@ from sb3_extra_buffers.compressed import (
 )
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
-METHODS = ["auto", "none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta"]
+METHODS = ["auto", "none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "near"]
 
 
 class NotedReplayBuffer(ReplayBuffer):

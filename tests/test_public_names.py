@@ -183,7 +183,7 @@ def test_compressed_array_is_an_ndarray() -> None:
 def test_compression_method_map_has_every_method() -> None:
     from sb3_extra_buffers.compressed.compression_methods import COMPRESSION_METHOD_MAP
 
-    wanted = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta"}
+    wanted = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "near"}
     assert wanted <= set(COMPRESSION_METHOD_MAP)
 
 

@@ -42,6 +42,7 @@ METHODS = [
     "auto",
     "delta",
     "delta/2",
+    "near",
     "none",
     "rle",
     "rle-jit",

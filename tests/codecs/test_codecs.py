@@ -37,6 +37,7 @@ METHODS = [
     "lz4-block/-20",
     "delta",
     "delta/2",
+    "near",
 ]
 CODECS = {method: get_codec(method) for method in METHODS}
 CODECS |= {
@@ -49,11 +50,12 @@ CODECS |= {
 CODECS["delta of 1 key"] = get_codec("delta", {"keys": 1})
 CODECS["delta/2 of rows"] = get_codec("delta/2", {"keys": 0}, row_bytes=25)
 CODECS["delta/2 of long rows"] = get_codec("delta/2", {"keys": 2}, row_bytes=100_000)
+CODECS |= {f"near, rows of {n}": get_codec("near", row_bytes=n) for n in (25, 64, 84, 1001)}
 CODECS |= {
     f"{method}, {kind}, {channels} channels, {'planar' if planar else 'pixels'}": get_codec(
         method, {"filter": kind}, channels=channels, planar=planar
     )
-    for method in ("none", "delta", "delta/2", "zstd3", "rle-jit", "lz4-block")
+    for method in ("none", "near", "delta", "delta/2", "zstd3", "rle-jit", "lz4-block")
     for kind, channels, planar in [("palette", 3, True), ("palette", 4, False), ("interleave", 2, True)]
 }
 CODECS["zstd3, palette, rows of 7 pixels"] = get_codec(
@@ -450,6 +452,7 @@ PAYLOADS = {
     "lz4-frame/9": "04224d186040821a00000015000100150701001f000100004b01020304130050000000000000000000",
     "delta": "0200030004000a0000000707070707070707070701020304",
     "delta/2": "010a00070900f9130701010101fcff",
+    "near": "00041000001f00007f0000000000000007000102030400",
     "rle": "0a0a1401010101140007000102030400",
     "rle-jit": "0a0a1401010101140007000102030400",
 }

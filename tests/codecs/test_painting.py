@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from sb3_extra_buffers.codecs import get_codec, optional, painting
+from sb3_extra_buffers.codecs import get_codec, jit, optional, painting
 
 pytestmark = pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
 
@@ -17,7 +17,7 @@ SIZES = [1, 2, 3, 63, 64, 65, 127, 128, 1000, 1024, 1025, 4096 + 17]
 def kernels(planar: bool) -> list[object]:
     """Return what this processor paints with, and what others do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(painting, "looks_up_at_once", lambda: False)
+        patch.setattr(jit, "has_vectors", lambda: False)
         other = painting.painting(planar)
     return [painting.painting(planar), other]
 
@@ -44,7 +44,7 @@ def test_kernels_equal_the_reference(pixels, channels, planar):
                 assert (memory[6] == poison).all()
 
 
-@pytest.mark.skipif(not painting.looks_up_at_once(), reason="this processor has no such instructions")
+@pytest.mark.skipif(not jit.has_vectors(), reason="this processor has no such instructions")
 def test_both_kernels_are_compared():
     one, other = kernels(True)
     assert one is not other
@@ -58,8 +58,8 @@ def test_a_processor_without_the_instructions(settings, tmp_path):
     """Numba compiles for the processor that its variables name: kernels must not use what that one does not have."""
     script = (
         "import numpy as np\n"
-        "from sb3_extra_buffers.codecs import get_codec, painting\n"
-        "assert not painting.looks_up_at_once()\n"
+        "from sb3_extra_buffers.codecs import get_codec, jit\n"
+        "assert not jit.has_vectors()\n"
         "coder = get_codec('none', {'filter': 'palette'}, channels=3).coder(900)\n"
         "frames = np.arange(1800, dtype=np.uint8).reshape(2, 900) // 100\n"
         "out = np.empty_like(frames)\n"

@@ -52,7 +52,7 @@ def encoded_exactly(coder: Coder, frames: np.ndarray) -> Encoded:
 @pytest.mark.parametrize("numba", [True, False])
 @pytest.mark.parametrize("planar", [True, False])
 @pytest.mark.parametrize("channels", [2, 3, 4])
-@pytest.mark.parametrize("method", ["none", "zstd3", "delta", "delta/2", "rle", "lz4-block"])
+@pytest.mark.parametrize("method", ["none", "near", "zstd3", "delta", "delta/2", "rle", "lz4-block"])
 def test_few_colours_take_a_byte_each(method, channels, planar, numba):
     with contextlib.nullcontext() if numba else no_numba():
         coder = open_coder(1000, channels, planar, method)

@@ -10,7 +10,7 @@ import pytest
 
 from sb3_extra_buffers.codecs import CODECS, Codec, get_codec, optional, parse_method
 
-METHODS = ["none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta"]
+METHODS = ["none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "near"]
 
 LEVELS = {
     "gzip": [*range(10)],

@@ -19,8 +19,8 @@ from sb3_extra_buffers.codecs import get_codec, optional
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_extra_buffers.frames.auto import SMALL
 
-METHODS = ("auto", "delta", "delta/2", "none", "rle-jit", "zstd-3", "zstd3", "lz4-block/1", "igzip1", "gzip1")
-COLOURED = "palette+none"
+METHODS = ("auto", "delta", "delta/2", "near", "none", "rle-jit", "zstd-3", "zstd3", "lz4-block/1", "igzip1", "gzip1")
+COLOURED = ("palette+near", "palette+none")
 """Measured as well if what is to be compressed are pictures of three channels."""
 SB3 = "SB3"
 
@@ -69,6 +69,7 @@ def usual_methods(space: spaces.Space[Any]) -> list[str]:
     """Return the methods to measure if none are asked for: those whose library is installed."""
     needed = {
         "delta/2": "numba",
+        "near": "numba",
         "rle-jit": "numba",
         "zstd-3": "zstandard",
         "zstd3": "zstandard",
@@ -76,7 +77,7 @@ def usual_methods(space: spaces.Space[Any]) -> list[str]:
         "igzip1": "isal",
     }
     methods = [method for method in METHODS if method not in needed or optional.has(needed[method])]
-    return [*methods, COLOURED] if _are_pictures(space) else methods
+    return [*methods, *COLOURED] if _are_pictures(space) else methods
 
 
 def _are_pictures(space: spaces.Space[Any]) -> bool:

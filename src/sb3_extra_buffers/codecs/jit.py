@@ -50,6 +50,15 @@ def choose(kernel: Callable[..., Any], reference: Callable[..., Any], *signature
     return compiled(kernel, *signatures) if optional.has_numba() else reference
 
 
+def has_vectors() -> bool:
+    """Tell whether the kernels of `vectors` can be used: with numba, on a processor that has these instructions."""
+    if not optional.has_numba():
+        return False
+    from sb3_extra_buffers.codecs import vectors
+
+    return vectors.AVAILABLE
+
+
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
     """Return `array`, or a copy of it, as kernels take it: in C order and writable."""
     return array if array.flags.c_contiguous and array.flags.writeable else np.array(array, order="C")

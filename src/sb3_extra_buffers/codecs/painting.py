@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import jit, optional, parallel
+from sb3_extra_buffers.codecs import jit, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Ints
 
 Colours = NDArray[np.uint32]
@@ -25,7 +25,7 @@ def painting(planar: bool) -> Callable[..., None]:
     ints, numbers = "int64[::1]", ("uint8[::1]", "Array(uint8, 1, 'C', readonly=True)")
     others = f"{ints}, int64, {ints}, uint32[:,::1], int64, boolean, {ints}, uint8[:,::1]"
     kernel = _paint_kernel
-    if planar and looks_up_at_once():
+    if planar and jit.has_vectors():
         from sb3_extra_buffers.codecs import vectors
 
         kernel = vectors.paint_kernel
@@ -34,16 +34,7 @@ def painting(planar: bool) -> Callable[..., None]:
 
 def worth(planar: bool) -> int:
     """Return from how many bytes on another thread pays."""
-    return 8 * parallel.WORTH if planar and looks_up_at_once() else parallel.WORTH
-
-
-def looks_up_at_once() -> bool:
-    """Tell whether kernels may use `vectors`: numba is installed, and the processor has these instructions."""
-    if not optional.has_numba():
-        return False
-    from sb3_extra_buffers.codecs import vectors
-
-    return vectors.AVAILABLE
+    return 8 * parallel.WORTH if planar and jit.has_vectors() else parallel.WORTH
 
 
 def _paint_kernel(

@@ -12,6 +12,7 @@ from sb3_extra_buffers.codecs.delta import Delta
 from sb3_extra_buffers.codecs.gzip import Gzip, IGzip
 from sb3_extra_buffers.codecs.interleave import Interleave
 from sb3_extra_buffers.codecs.lz4 import Lz4Block, Lz4Frame
+from sb3_extra_buffers.codecs.near import Near
 from sb3_extra_buffers.codecs.none import NoCompression
 from sb3_extra_buffers.codecs.palette import Palette
 from sb3_extra_buffers.codecs.rle import Rle, RleJit
@@ -19,7 +20,7 @@ from sb3_extra_buffers.codecs.spans import Spans
 from sb3_extra_buffers.codecs.zstd import Zstd
 
 CODECS: dict[str, type[Codec]] = {
-    codec.name: codec for codec in (NoCompression, Rle, RleJit, Gzip, IGzip, Zstd, Lz4Frame, Lz4Block, Delta)
+    codec.name: codec for codec in (NoCompression, Rle, RleJit, Gzip, IGzip, Zstd, Lz4Frame, Lz4Block, Delta, Near)
 }
 """Every codec by its method name."""
 
