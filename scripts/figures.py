@@ -134,6 +134,24 @@ def _quick_cell(measure: str, results: Data, subject: str) -> str:
     return f"**{text}**" if subject.startswith("ours") and ratio < 0.995 else text
 
 
+def scenes(data: Data) -> dict[str, str]:
+    """`python benchmarks/run.py --preset pictures`."""
+    ours = ("ours:auto", "ours:palette+near", "ours:palette+none")
+    measures = ("owned", "add_first", "sample_32", "sample_256")
+    return {
+        "machine": machine(data),
+        "methods": table(
+            ["scene", *(f"`{subject.partition(':')[2]}`" for subject in ours)],
+            (
+                [each["name"].removeprefix("doom-").removesuffix("-rgb")]
+                + [", ".join(_quick_cell(measure, each["results"], one) for measure in measures) for one in ours]
+                for each in data["recordings"]
+                if each["allocator"] == "pinned"
+            ),
+        ),
+    }
+
+
 def memory(data: Data) -> dict[str, str]:
     """`python benchmarks/memory.py`."""
     rows = (
@@ -457,14 +475,10 @@ def distributed(data: Data) -> dict[str, str]:
     }
 
 
-def where(data: Data) -> dict[str, str]:
-    return {"machine": machine(data)}
-
-
 FILES: dict[str, Callable[[Data], dict[str, str]]] = {
     make.__name__: make
     for make in (quick, memory, million, training, checkpoint, soak, records, doom, learning, gpu, distributed)
-} | {"pictures": where}
+} | {"pictures": scenes}
 
 
 # Pages and pictures
