@@ -108,17 +108,17 @@ class Plan:
 
 
 PRESETS = {
-    "quick": Plan(FEW, rounds=7, rows=(2500, 600, 6000)),
+    "quick": Plan(FEW, rounds=7, rows=(2500, 2500, 6000)),
     "untouched": Plan(
         (*UNTOUCHED, *HARD),
         rounds=7,
-        rows=(2500, 600, 6000),
+        rows=(2500, 2500, 6000),
         subjects=tuple(subject for subject in MAIN if subject not in ("ours:zstd3", "published:lz4-block/1")),
     ),
     "pictures": Plan(
         tuple(f"doom-{scene}-rgb" for scene in SCENES),
         rounds=7,
-        rows=(2500, 600, 6000),
+        rows=(2500, 2500, 6000),
         subjects=tuple(
             s for s in MAIN if s not in ("ours:delta/2", "published:lz4-block/1", "torchrl:LazyMemmapStorage")
         ),
@@ -126,7 +126,7 @@ PRESETS = {
     "full": Plan(
         MANY,
         rounds=9,
-        rows=(2500, 600, 6000),
+        rows=(2500, 2500, 6000),
         all_methods_on=("MsPacman", "doom-deathmatch-rgb", "doom-deathmatch-labels"),
     ),
 }

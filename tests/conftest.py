@@ -13,7 +13,7 @@ torch.set_num_threads(1)  # pytest-xdist keeps every core busy already
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.register_profile("other", deadline=None)  # --hypothesis-profile=other tries other data each time
 settings.load_profile("same")
-observations.WAITING = {"replay": 4, "rollout": 4}  # rows wait in small buffers, too
+observations.WAITING = {"replay": 16, "rollout": 16}  # rows wait in small buffers, too
 
 
 @pytest.fixture(autouse=True)

@@ -284,10 +284,10 @@ def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rows", "waits"),
-    [("replay", 4607, False), ("replay", 4608, True), ("rollout", 127, False), ("rollout", 128, True)],
+    [("replay", 1151, False), ("replay", 1152, True), ("rollout", 63, False), ("rollout", 64, True)],
 )
 def test_rows_of_short_buffers_do_not_wait(name: str, rows: int, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 2048, "rollout": 1 / 32})
+    monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 512, "rollout": 1 / 16})
     twin = TWINS[name]
     ours, _ = planned(twin, rows)
     found = []

@@ -48,10 +48,12 @@ if TYPE_CHECKING:
 _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the constructor, `add` or `sample` sets again."""
 _ENV = {"env"}
-WAITING = {"replay": 1 / 2048, "rollout": 1 / 32}
-"""What is kept of rows that wait to be stored, at most, of all that a buffer holds uncompressed.
+WAITING = {"replay": 1 / 512, "rollout": 1 / 16}
+"""How many frames of rows that wait to be stored are kept, at most, for each observation that a buffer has room for.
 
-A rollout is small, and the memory of its batches larger."""
+Stacked or not, about one of two observations of a replay buffer brings a new frame. A rollout is small, and the memory
+of its batches larger.
+"""
 
 Key = str | None  # of a Dict space; None where the observation is one array
 

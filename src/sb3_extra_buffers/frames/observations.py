@@ -218,8 +218,8 @@ class ObservationStore:
         """Store the observations of the assignments since `begin`: all that can fail. Nothing shows yet.
 
         Args:
-            share: if what is kept of some rows is at most this part of their tables, they may be compared only, to be
-                stored with later ones, or when somebody reads.
+            share: if what is kept of some rows are at most so many frames for each observation of their tables, they
+                may be compared only, to be stored with later ones, or when somebody reads.
 
         Raises:
             StoreFullError: `max_bytes` is reached; the assignments are forgotten.

@@ -38,10 +38,10 @@ class Write:
 
 
 def may_wait(writes: list[Write], share: float, frame_bytes: int) -> bool:
-    """Tell whether what is kept of such rows is little: at most this part of what their tables hold, uncompressed."""
+    """Tell whether what is kept of such rows is little: at most so many frames for each observation of their tables."""
     n_ids = 0
     for write in writes:
         n_ids += write.table.stored.size
     n_streams, stack = writes[0].table.stored.shape[-2:]
     n = held.room(ROWS, len(writes), n_streams, stack)
-    return n <= share * n_ids and n * frame_bytes <= _BYTES
+    return n * stack <= share * n_ids and n * frame_bytes <= _BYTES
