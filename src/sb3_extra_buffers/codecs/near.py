@@ -207,8 +207,7 @@ def _decode_kernel(heap: Bytes, offsets: Ints, lengths: Ints, rows: Ints, source
     frame_bytes = out.shape[1]
     n_words = (frame_bytes + 63) // 64
     pixels, told = np.zeros(width + 64 * n_words, np.uint8), np.zeros(64 * n_words + 1, np.uint8)
-    words = np.zeros((frame_bytes + 7) // 8 + 1, np.uint64)  # the payload
-    data = words.view(np.uint8)
+    data, words = np.zeros(frame_bytes + 8, np.uint8), np.zeros(2 * n_words + 1, np.uint64)  # the payload, its bits
     for i in range(rows.size):
         frame, start, length = out[rows[i]], offsets[i], lengths[i]
         source = out[sources[i]] if sources[i] >= 0 else heap[start : start + length]
@@ -229,7 +228,10 @@ def _decode_kernel(heap: Bytes, offsets: Ints, lengths: Ints, rows: Ints, source
             ones: Any = 0
             of = frame_bytes if turn == 0 else n
             for w in range(0 if turn == 0 else n_words, ends):
-                word = words[w]
+                word = np.uint64(0)
+                for k in range(8):
+                    word |= np.uint64(data[8 * w + k]) << np.uint64(8 * k)
+                words[w] = word
                 for k in range(64):
                     ones += np.int64(word >> np.uint64(k) & np.uint64(1))
             if of % 64:
