@@ -80,7 +80,7 @@ def test_decode(size: int, options: dict[str, Any], kernel_device: torch.device)
 
 @pytest.mark.parametrize("stack", [1, 2, 3])
 @pytest.mark.parametrize("placed", [True, False])
-@pytest.mark.parametrize("n_fields", range(6))
+@pytest.mark.parametrize("n_fields", [0, 1, 2, 5])
 @pytest.mark.parametrize("pinned", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_fields_are_filled_in_the_same_launch(
     n_fields: int, placed: bool, stack: int, pinned: bool, kernel_device: torch.device
@@ -89,7 +89,7 @@ def test_fields_are_filled_in_the_same_launch(
     keys, frames = some_frames(63, kernel_device)
     heap, table = as_heap(delta_encode_reference(frames, keys, torch.arange(3, device=kernel_device)))
     ids = torch.tensor([[5, 0, 1], [3, 3, 0], [1, 4, 2]], dtype=torch.int32)[:, :stack].contiguous()
-    for n in (0, 1, 100, 101):  # the second launch goes the short way, with another number of orders
+    for n in (0, 1, 40, 41):  # the second launch goes the short way, with another number of orders
         places = torch.arange(2 * n, dtype=torch.int32) % 3
         chosen = ids[places.long()]
         arrays = [torch.arange(n * (2 + i), dtype=torch.float64).view(n, 2 + i) - i for i in range(n_fields)]

@@ -135,7 +135,10 @@ def _class_of(kind: str, replays: bool) -> type[Any]:
 
 
 def _of_buffer(buffer: Any, kind: str, versions: dict[str, str]) -> Saved:
-    rows = buffer.size()
+    rows, arrays = buffer.size(), buffer.observations
+    held = min(map(len, arrays.values())) if isinstance(arrays, dict) else len(arrays)
+    if rows > held:
+        raise IndexError(f"{rows:,} rows are said to be filled, and there are {held:,}")
     order = (np.arange(rows) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
     return Saved(
         kind=kind,
