@@ -283,13 +283,18 @@ def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "waits"),
-    [("replay", 1151, False), ("replay", 1152, True), ("rollout", 63, False), ("rollout", 64, True)],
+    ("name", "stack", "rows", "waits"),
+    [
+        *[("replay", 1, 1151, False), ("replay", 1, 1152, True), ("rollout", 1, 63, False), ("rollout", 1, 64, True)],
+        *[("replay", 4, 1919, False), ("replay", 4, 1920, True), ("rollout", 4, 87, False), ("rollout", 4, 88, True)],
+    ],
 )
-def test_rows_of_short_buffers_do_not_wait(name: str, rows: int, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_short_buffers_do_not_wait(
+    name: str, stack: int, rows: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 512, "rollout": 1 / 16})
     twin = TWINS[name]
-    ours, _ = planned(twin, rows)
+    ours, _ = twin.make(twin.default_kind, rows, N_ENVS, compression_method="delta", frame_stack=stack)
     found = []
     for step in steps(twin.default_kind, N_ENVS, 12, end=0):
         twin.add(ours, step)
