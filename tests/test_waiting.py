@@ -20,7 +20,7 @@ from twins import TWINS, Twin, assert_same_arrays, assert_same_draws, can_sample
 
 from sb3_extra_buffers.codecs.base import array_bytes
 from sb3_extra_buffers.compressed import compressed_class, observations
-from sb3_extra_buffers.frames import ObservationStore
+from sb3_extra_buffers.frames import ObservationStore, writes
 from sb3_extra_buffers.frames.store import FrameStore
 from sb3_extra_buffers.gpu_buffers import GpuReplayBuffer, GpuRolloutBuffer
 
@@ -124,6 +124,22 @@ def test_views_show_it() -> None:
         np.testing.assert_array_equal(views[0][:, ours.pos - 1], views[1][:, sb3.pos - 1])
 
 
+@pytest.mark.parametrize(("begun", "n", "written"), [(58, 6, [0]), (61, 5, [0, 1]), (64, 5, [1]), (126, 6, [0, 1, 2])])
+def test_what_a_save_takes_for_changed(begun: int, n: int, written: list[int]) -> None:
+    """Rows that waited together may be of two parts of the table, and at both ends of the ring."""
+    ours, _ = planned(twin := TWINS["replay"], 130)
+    given = steps(twin.default_kind, N_ENVS, begun + n)
+    for step in given[:begun]:
+        twin.add(ours, step)
+    tables = [array._table for array in (ours.observations, ours.next_observations)]
+    marks = [table.mark() for table in tables]
+    for step in given[begun:]:
+        twin.add(ours, step)
+    assert n_waiting(ours) == 2 * n
+    for table, mark in zip(tables, marks, strict=True):
+        assert table.written_since(mark).nonzero()[0].tolist() == written
+
+
 REFUSING = [TWINS["replay"], TWINS["dict-replay"], TWINS["her"], GPU]
 
 
@@ -161,8 +177,9 @@ def no_memory(*args: Any) -> Any:
 @pytest.mark.parametrize("method", ["delta", "zstd3"])
 @pytest.mark.parametrize("by", ["who reads", "the last row", "a row of new episodes"])
 @pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
-def test_ctrl_c_while_it_is_stored(twin: Twin, by: str, method: str) -> None:
+def test_ctrl_c_while_it_is_stored(twin: Twin, by: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By who reads, or by the `add` after which there is no room to wait: at any instruction."""
+    monkeypatch.setattr(writes, "ROWS", 4)
     reads = by == "who reads"
     given = (twin.default_kind, 4, N_ENVS)
     settings = {"compression_method": method, "frame_stack": 1}
@@ -200,6 +217,7 @@ def test_ctrl_c_while_it_is_stored(twin: Twin, by: str, method: str) -> None:
 @pytest.mark.parametrize("during", ["hold", "_resolve", "publish"])
 def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its handler reads: that is refused where rows are about to be stored, and does no harm."""
+    monkeypatch.setattr(writes, "ROWS", 4)
     ours, sb3 = planned(twin, 7)
     refused = 0
 
@@ -283,23 +301,25 @@ def test_what_may_be_refused_does_not_wait(limit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stack", "rows", "waits"),
+    ("name", "stack", "rows", "at_once"),
     [
-        *[("replay", 1, 1151, False), ("replay", 1, 1152, True), ("rollout", 1, 63, False), ("rollout", 1, 64, True)],
-        *[("replay", 4, 1919, False), ("replay", 4, 1920, True), ("rollout", 4, 87, False), ("rollout", 4, 88, True)],
+        *[("replay", 1, 699, 1), ("replay", 1, 700, 2), ("replay", 1, 2799, 7), ("replay", 1, 2800, 8)],
+        *[("replay", 4, 1224, 1), ("replay", 4, 1225, 2), ("replay", 4, 3325, 8), ("replay", 4, 9000, 8)],
+        *[("rollout", 1, 31, 1), ("rollout", 1, 32, 2), ("rollout", 1, 128, 8)],
+        *[("rollout", 4, 55, 1), ("rollout", 4, 56, 2), ("rollout", 4, 151, 7)],
     ],
 )
-def test_rows_of_short_buffers_do_not_wait(
-    name: str, stack: int, rows: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_short_buffers_wait_less(
+    name: str, stack: int, rows: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 512, "rollout": 1 / 16})
+    monkeypatch.setattr(observations, "WAITING", {"replay": 1 / 700, "rollout": 1 / 16})
     twin = TWINS[name]
     ours, _ = twin.make(twin.default_kind, rows, N_ENVS, compression_method="delta", frame_stack=stack)
     found = []
-    for step in steps(twin.default_kind, N_ENVS, 12, end=0):
+    for step in steps(twin.default_kind, N_ENVS, 17, end=0):
         twin.add(ours, step)
         found.append(n_waiting(ours) // (1 if twin.rollout else 2))
-    assert found == [i % 4 if waits else 0 for i in range(1, 13)]
+    assert found == [i % at_once for i in range(1, 18)]
 
 
 def test_its_memory_is_counted() -> None:

@@ -12,6 +12,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer, Rol
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_extra_buffers.compressed import CompressedDictReplayBuffer, StoreFullError
+from sb3_extra_buffers.frames import writes
 from sb3_extra_buffers.gpu_buffers import (
     GpuDictReplayBuffer,
     GpuReplayBuffer,
@@ -153,7 +154,7 @@ def test_two_stores_of_which_one_cannot_send(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(store, "_WAITING", 1)
     with monkeypatch.context() as patch:
         patch.setattr(store, "for_kernels", out_of_memory)
-        for _ in range(4):  # three wait, then all are stored
+        for _ in range(writes.ROWS):  # all but the last wait, then all are stored
             step = dict_step(*streams)
             ours.add(*step)
             theirs.add(*step)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _MADE_AGAIN = ("_usual", "_n_lent", "_row_names", "_gathered_by", *small.ATTRIBUTES, *ahead.ATTRIBUTES)
 """Attributes that the constructor, `add` or `sample` sets again."""
 _ENV = {"env"}
-WAITING = {"replay": 1 / 512, "rollout": 1 / 16}
+WAITING = {"replay": 1 / 700, "rollout": 1 / 16}
 """How many frames of rows that wait to be stored are kept, at most, for each observation that a buffer has room for.
 
 Stacked or not, about one of two observations of a replay buffer brings a new frame. A rollout is small, and the memory

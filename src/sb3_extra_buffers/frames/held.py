@@ -31,17 +31,22 @@ class Candidates:
     Attributes:
         frames: the frames, `[room, words]`.
         sources: the streams they come from, `[room]`.
-        n: how many there are.
+        progress: how many there are, and how many observations of the blocks at hand are compared.
     """
 
-    __slots__ = ("frames", "n", "sources")
+    __slots__ = ("frames", "progress", "sources")
 
     def __init__(self, room: int, frame_bytes: int) -> None:
         self.frames = np.empty((room, words_of(frame_bytes)), np.uint64)
         if frame_bytes % WORD:
             self.frames[:, -1] = 0
         self.sources = np.empty(room, np.int64)
-        self.n = 0
+        self.progress = np.zeros(2, np.int64)
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return self.progress.item(0)
 
     def grow(self, more: int) -> None:
         """Make room for so many more."""
@@ -70,7 +75,7 @@ class Held:
     """
 
     def __init__(self, rows: int, n_blocks: int, n_streams: int, stack: int, frame_bytes: int) -> None:
-        self.candidates = Candidates(room(rows, n_blocks, n_streams, stack), frame_bytes)
+        self.candidates = Candidates(room(rows, n_streams, stack), frame_bytes)
         self.usual_room = len(self.candidates.sources)
         self.codes = np.empty((rows * n_blocks, n_streams, stack), np.int64)
         self.before: NDArray[np.int64] = _NOTHING
@@ -99,9 +104,11 @@ class Held:
         return self.candidates.frames.nbytes + self.candidates.sources.nbytes + self.codes.nbytes + self.before.nbytes
 
 
-def room(rows: int, n_blocks: int, n_streams: int, stack: int) -> int:
-    """Return how many candidates some rows have room for.
+def room(rows: int, n_streams: int, stack: int) -> int:
+    """Return how many candidates some rows have room for: one of each stream in each row, and a whole observation."""
+    return rows * n_streams + stack - 1
 
-    That is one of each stream in each row. At every stream there has to be room for as many as it may have.
-    """
-    return rows * n_streams - 1 + n_blocks * stack
+
+def rows_in(n: int, n_streams: int, stack: int) -> int:
+    """Return how many rows can be held in room for so many candidates: the inverse of `room`."""
+    return (n + 1 - stack) // n_streams

@@ -101,7 +101,7 @@ def _overlap_kernel(
     for i in range(progress[1], n):
         stream = streams[i]
         progress[0], progress[1] = k, i
-        if stream < 0 or stream >= len(recent) or k + blocks * stack > len(candidates):
+        if stream < 0 or stream >= len(recent):
             return False
         for b in range(blocks):
             frames = first if b == 0 else second
@@ -127,6 +127,9 @@ def _overlap_kernel(
                     for s in range(known):
                         codes[b, i, s] = recent_codes[stream, s + shift]
                     break
+            if k + stack - known > len(candidates):
+                progress[0] = k
+                return False
             for s in range(known, stack):
                 frame = frames[i, s]
                 same = False
@@ -179,7 +182,7 @@ def _overlap_interleaved_kernel(
     for i in range(progress[1], n):
         stream = streams[i]
         progress[0], progress[1] = k, i
-        if stream < 0 or stream >= len(recent) or k + blocks * stack > len(candidates):
+        if stream < 0 or stream >= len(recent) or k == len(candidates):
             return False
         last = recent[stream]
         begin = 0  # the block to begin with
@@ -222,6 +225,10 @@ def _overlap_interleaved_kernel(
                         if other[q] != frame[q]:
                             known = 0
                             break
+                    if known == 0 and k + stack > len(candidates):
+                        for q in range(n_pixels):
+                            last[q] = frame[q]
+                        return False
         for b in range(begin, blocks):
             frame = first[i] if b == 0 else second[i]
             if known < 0:
@@ -236,7 +243,11 @@ def _overlap_interleaved_kernel(
                 for q in range(whole, n_pixels):
                     if frame[q] != last[q]:
                         known = 0
-                if known == 0:  # shifted, in one pass again
+                if known == 0:
+                    if k + stack > len(candidates):
+                        progress[0] = k
+                        return False
+                    # Shifted, in one pass again.
                     out, moved = candidates[k], np.uint32(0)
                     for p in range(0, whole, 256):
                         for q in range(p, p + 256):
@@ -302,12 +313,13 @@ def overlap_reference(
 
     Fills `codes` [2, n, stack], `candidates` and the streams they come from. `progress` is how many candidates there
     are, and how many observations are done. Returns False if `recent` has no room for a stream, or perhaps `candidates`
-    for its frames: it is then called again, and goes on where it was.
+    for its frames: it is then called again, and goes on where it was. If that is the second block, the first is then
+    the stream's last one.
     """
     stack, blocks = first.shape[1], (first, second) if len(second) else (first,)
     for i in range(progress[1], len(streams)):  # an observation is compared with the one before
         k, stream = int(progress[0]), streams[i]
-        if not 0 <= stream < len(recent) or k + len(blocks) * stack > len(candidates):
+        if not 0 <= stream < len(recent):
             return False
         for b, frames in enumerate(blocks):
             last, known = recent[stream], 0
@@ -315,6 +327,9 @@ def overlap_reference(
                 known, codes[b, i] = stack, recent_codes[stream]
             elif stack > 1 and np.array_equal(frames[i, :-1], last[1:]):
                 known, codes[b, i, :-1] = stack - 1, recent_codes[stream, 1:]
+            if k + stack - known > len(candidates):
+                progress[0] = k
+                return False
             for s in range(known, stack):
                 again = [t for t in range(s - 1, -1, -1) if np.array_equal(frames[i, s], frames[i, t])]
                 if again:

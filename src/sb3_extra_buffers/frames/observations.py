@@ -30,7 +30,7 @@ from sb3_extra_buffers.frames.lock import Lock
 from sb3_extra_buffers.frames.pairs import Pairs
 from sb3_extra_buffers.frames.spill import Spill, SpilledFrames
 from sb3_extra_buffers.frames.store import FrameStore, Ids, warm_up
-from sb3_extra_buffers.frames.writes import ROWS, Write, may_wait
+from sb3_extra_buffers.frames.writes import Stored, Write, in_one, rows_that_wait
 
 Output = Literal["raw", "float", "normalized"]
 
@@ -102,7 +102,7 @@ class ObservationStore:
         self.pairs = Pairs()
         self.staged: list[Write] | None = None
         self.accepted: list[Write] = []
-        self.prepared: list[Write] = []
+        self.prepared: list[Stored] = []
         self.waiting: list[Write] = []
         self.storing = False
         self._settings = {
@@ -230,30 +230,36 @@ class ObservationStore:
                 self.collect()  # first: there may be no room otherwise
             self.writes += len(writes)
             try:
-                if writes and not (share and self._can_wait(writes, share) and self._hold(writes)):
+                if writes and not self._hold(writes, share):
                     self.flush()
                     self._store(writes)
             except BaseException:
                 self.rollback()
                 raise
 
-    def _can_wait(self, writes: list[Write], share: float) -> bool:
-        """Tell whether to store these may take place later: it will not be refused."""
+    def _rows_that_wait(self, writes: list[Write], share: float) -> int:
+        """Return how many rows like this one may be stored at once, later: that will not be refused. 0: none waits."""
+        if not share:
+            return 0
         for write in writes:
             if write.streams is not self.row_streams:
-                return False
+                return 0
         if self.waiting:
-            return True  # as those before; `hold` refuses a row for which there is no room
+            return 1  # with those before; `hold` refuses a row for which there is no room
         if not self.planned or self.is_limited or self.spill is not None:
-            return False
-        return may_wait(writes, share, self.layout.frame_bytes)
+            return 0
+        rows = rows_that_wait(writes, share, self.layout.frame_bytes)
+        return rows if rows > 1 else 0
 
-    def _hold(self, writes: list[Write]) -> bool:
-        """Compare a row, to be stored with others, or now if it is the last there is room for. False: no room."""
+    def _hold(self, writes: list[Write], share: float) -> bool:
+        """Compare a row, to be stored with others, or now if it is the last there is room for. False: it may not."""
+        rows = self._rows_that_wait(writes, share)
+        if rows == 0:
+            return False
         try:
             self.storing = True
             blocks = [self._split(write.obs) for write in writes]
-            if not self.frames.hold(blocks, self.row_streams, ROWS):
+            if not self.frames.hold(blocks, self.row_streams, rows):
                 return False
             for write in writes:
                 del write.obs
@@ -266,12 +272,12 @@ class ObservationStore:
 
     def _store_held(self) -> None:
         """Store what waits, and the row that is accepted, to be published."""
-        writes = [*self.waiting, *self.accepted]
+        waiting, accepted = self.waiting, self.accepted
 
         def done(ids: Ids) -> None:
-            for i, write in enumerate(writes):
-                write.ids = ids[i]
-            self.prepared = writes
+            n = len(waiting)
+            new = [Stored(write.table, write.index, ids[n + i]) for i, write in enumerate(accepted)]
+            self.prepared = [*in_one(waiting, ids[:n]), *new]
 
         self.frames.put_held(self._drained(), done)
 
@@ -287,9 +293,7 @@ class ObservationStore:
             for group in groups:
                 blocks = [self._split(write.obs) for write in group]
                 ids = self.frames.put_blocks(blocks, group[0].streams, self._drained())
-                for i, write in enumerate(group):
-                    write.ids = ids[i]
-                self.prepared += group
+                self.prepared += [Stored(write.table, write.index, ids[i]) for i, write in enumerate(group)]
         finally:
             self.storing = False
 
@@ -328,26 +332,27 @@ class ObservationStore:
             elif self.accepted and self.accepted[-1] not in self.waiting:  # once, should this have been interrupted
                 self.waiting = [*self.waiting, *self.accepted]
             self.accepted = []
-            for write in self.prepared:
-                table, ids = write.table, write.ids
-                place = table.stored[write.index]  # a view: the index is of integers
-                if write.replaced is None:
-                    write.replaced = place.flatten()
-                table.touch(write.index)
+            for stored in self.prepared:
+                table, ids = stored.table, stored.ids
+                place = table.stored[stored.index]  # a view: the index is of integers, or a slice
+                if stored.replaced is None:
+                    stored.replaced = place.flatten()
+                table.touch(stored.index)
                 place[...] = ids if ids.shape == place.shape else ids.reshape(place.shape)
             done, self.prepared = self.prepared, []
-            for write in done:
-                if write.replaced is not None and write.replaced.tobytes().strip(b"\0"):  # not only frames of zeros
-                    self.orphans.append(write.replaced)
+            for stored in done:
+                if stored.replaced is not None and stored.replaced.tobytes().strip(b"\0"):  # not only frames of zeros
+                    self.orphans.append(stored.replaced)
 
     def rollback(self) -> None:
         """Forget the assignments since `begin`, prepared or not. What waited before stays, or shows if it is stored."""
         with self.lock:
-            self.staged, self.accepted, n = None, [], len(self.waiting)
-            self.frames.drop_held(n)
-            forgotten, self.prepared = self.prepared[n:], self.prepared[:n]
-            for write in forgotten:
-                self.frames.release(write.ids)
+            self.staged, self.accepted = None, []
+            self.frames.drop_held(len(self.waiting))
+            forgotten = [stored for stored in self.prepared if not stored.waited]
+            self.prepared = [stored for stored in self.prepared if stored.waited]
+            for stored in forgotten:
+                self.frames.release(stored.ids)
             self.publish()
 
     def collect(self) -> None:
@@ -527,10 +532,12 @@ class IdTable:
         """Raise `IndexError` as NumPy does if there is no such place."""
         self.stored[index]
 
-    def touch(self, index: int | tuple[int, ...] | None = None) -> None:
-        """Say that ids are about to be written: those at `index`, or any."""
+    def touch(self, index: int | tuple[int, ...] | slice | None = None) -> None:
+        """Say that ids are about to be written: those at `index` (of a slice, from `start` to `stop`), or any."""
         if index is None:
             self.parts[:] = self.marks
+        elif type(index) is slice:
+            self.parts[index.start // self.part : (index.stop - 1) // self.part + 1] = self.marks
         else:
             row = index[0] if isinstance(index, tuple) else index
             self.parts[row % len(self.stored) // self.part] = self.marks

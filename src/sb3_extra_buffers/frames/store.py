@@ -173,7 +173,7 @@ class FrameStore:
                 shape = (rows * len(blocks), len(streams), self.stack)
                 if held is None or held.codes.shape != shape:
                     self._held = held = Held(rows, len(blocks), *shape[1:], self.frame_bytes)
-                held.candidates.n = 0
+                held.candidates.progress[0] = 0
                 held.before = self.recent_ids.flatten()
             n = held.n_blocks
             codes = held.codes[n : n + len(blocks)]
@@ -227,7 +227,7 @@ class FrameStore:
                 return
             held.comparing = True
             held.ends = [end for end in held.ends if end[0] <= n]
-            held.candidates.n = held.ends[-1][1] if held.ends else 0
+            held.candidates.progress[0] = held.ends[-1][1] if held.ends else 0
             self._forget_recent()
             if not held.ends:
                 before, held.before = held.before, _NOTHING
@@ -336,7 +336,8 @@ class FrameStore:
         overlap = self._overlap_interleaved if interleaved else self._overlap
         first = prepare(frames)
         second = prepare(blocks[1]) if len(blocks) > 1 else first[:0]
-        progress = np.array((candidates.n, 0), np.int64)
+        progress = candidates.progress
+        progress[1] = 0
         while True:
             out = candidates.frames.view(np.uint8) if interleaved else candidates.frames
             if overlap(first, second, streams, self.recent, self.recent_ids, codes, out, candidates.sources, progress):
@@ -345,7 +346,6 @@ class FrameStore:
                 candidates.grow(codes.size)
             else:
                 self._make_room(streams)
-        candidates.n = int(progress[0])
 
     def _forget_recent(self) -> None:
         self.recent[:], self.recent_ids[:] = 0, 0

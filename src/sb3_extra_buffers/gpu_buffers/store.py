@@ -155,13 +155,15 @@ class DeviceObservations(ObservationStore):
             super().publish()
             if not self.on_device:
                 return
-            for write in prepared:
-                placed = self._placed.get(write.table.number)
+            for stored in prepared:
+                placed = self._placed.get(stored.table.number)
                 if placed is None or self._device_ids is None:
                     continue
-                places = placed.places[write.index]
-                if places.size == placed.places.shape[-1] == self.streams:  # all rows are of one size
-                    self._written[places.item(0)] = write.ids  # later ones take the place of earlier ones
+                places = placed.places[stored.index]
+                if places.shape[-1:] == placed.places.shape[-1:] == (self.streams,):  # rows, all of one size
+                    rows = stored.ids.reshape(-1, self.streams, self.layout.stack)
+                    for first, ids in zip(places[..., 0].flat, rows, strict=True):
+                        self._written[int(first)] = ids  # later ones take the place of earlier ones
                 else:
                     self._device_ids = None  # not a row, but it may be of one that waits: all are sent anew
         except BaseException:  # Ctrl-C: likewise
