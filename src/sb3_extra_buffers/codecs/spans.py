@@ -126,7 +126,8 @@ class SpanCoder(BatchCoder):
             references = self.keys.encode(frames, streams).references
         if self._counts and not self.counts.size and self.learning:
             self.counts = np.zeros((_SOURCES, 256), np.uint32)
-        data, lengths, keyless = np.empty(n * self.frame_bytes, np.uint8), np.empty(n, np.int64), np.zeros(n, np.bool_)
+        lengths, keyless = np.empty(n, np.int64), np.zeros(n, np.bool_)
+        data = np.empty(n * self.frame_bytes + 64, np.uint8)  # more than it takes: bits are written some at once
         start = end = 0
         while start < n:
             until = next((after for after in _TRAINED_AFTER if after > self.seen), self.seen + n)
@@ -250,21 +251,30 @@ def _encode_kernel(
     keyless: NDArray[np.bool_],
 ) -> int:
     frame_bytes = frames.shape[1]
+    whole = frame_bytes - frame_bytes % 128
     shifted = np.zeros(frame_bytes, np.uint8)
     changed = np.zeros((frame_bytes + 7) // 8 * 8, np.uint8)
     eights = changed.view(np.uint64)
+    some, places = np.empty(eights.size + 1, np.int64), np.empty(changed.size + 1, np.int64)
     most = 2 * frame_bytes + 4
     sources, symbols = np.empty(most, np.int16), np.empty(most, np.uint8)
     extras, rests = np.empty(most, np.uint8), np.empty(most, np.uint32)  # bits behind a symbol: how many, which
-    written = 0
+    begin = np.int64(0)
     for i in range(frames.shape[0]):
         frame, key = frames[i], keys[references[i]]
         below = shifted[row_bytes:]
         for b in range(below.size):
             below[b] = frame[b]
-        differ_above = 0
-        differ_key = 0
-        for b in range(frame_bytes):
+        # Inner loops of fixed length and one type: so the compiler makes vector code of them.
+        differ_above, differ_key = np.int64(0), np.int64(0)
+        for start in range(0, whole, 128):
+            above_here, key_here = np.uint8(0), np.uint8(0)
+            for b in range(start, start + 128):
+                above_here = np.uint8(above_here + np.uint8(frame[b] != shifted[b]))
+                key_here = np.uint8(key_here + np.uint8(frame[b] != key[b]))
+            differ_above += above_here
+            differ_key += key_here
+        for b in range(whole, frame_bytes):
             differ_above += frame[b] != shifted[b]
             differ_key += frame[b] != key[b]
         if differ_key == 0:
@@ -274,23 +284,23 @@ def _encode_kernel(
         expected = shifted if from_above else key
         for b in range(frame_bytes):
             changed[b] = frame[b] ^ expected[b]
-        n = 0
-        at = 0
-        last = 0
-        while True:
-            while at < frame_bytes and changed[at] == 0:
-                at += 8 if at % 8 == 0 and eights[at // 8] == 0 else 1
-            if at >= frame_bytes:
-                break
-            start = at
-            stop = at + 1
-            at += 1
-            while at < frame_bytes:
-                if changed[at]:
-                    stop = at + 1
-                elif at - stop >= _GAP:
-                    break
-                at += 1
+        # Where it is not as expected. Nothing is asked on the way: what comes next cannot be foreseen.
+        n_some, n_places = 0, 0
+        for w in range(eights.size):
+            some[n_some] = w
+            n_some += eights[w] != 0
+        for t in range(n_some):
+            first = 8 * some[t]
+            for b in range(first, first + 8):
+                places[n_places] = b
+                n_places += changed[b] != 0
+        n, t, last = 0, 0, 0
+        while t < n_places:
+            start = places[t]
+            t += 1
+            while t < n_places and places[t] - places[t - 1] <= _GAP + 1:
+                t += 1
+            stop = places[t - 1] + 1
             alike = 1
             for b in range(start + 1, stop):
                 alike &= frame[b] == frame[start]
@@ -300,16 +310,13 @@ def _encode_kernel(
                     number = max(2 * (stop - start) - 3 + alike, 0)
                 symbols[n] = number
                 extras[n] = 0
-                rests[n] = 0
                 if number >= _DIRECT:
-                    rest = number - _DIRECT
-                    extra = -1  # its bits but the highest
-                    while rest >> (extra + 1):
-                        extra += 1
-                    symbols[n] = _DIRECT + extra + 1
-                    if extra > 0:
-                        extras[n] = extra
-                        rests[n] = rest - (1 << extra)
+                    rest, extra = number - _DIRECT, 0  # its bits but the highest
+                    for step in (16, 8, 4, 2, 1):
+                        extra += step if rest >> extra >= 1 << step else 0
+                    symbols[n] = _DIRECT + extra + (rest > 0)
+                    extras[n] = extra
+                    rests[n] = rest - (1 << extra)
                 sources[n] = 256 + kind
                 n += 1
             left = frame[start - 1] if start else np.uint8(0)
@@ -324,48 +331,49 @@ def _encode_kernel(
         symbols[n] = _END
         extras[n] = 0
         n += 1
-        n_bits = np.int64(0)
-        for t in range(n):
-            code = contexts[sources[t]]
-            length = np.int64(code_lengths[code, symbols[t]])
-            n_bits += extras[t] + (length if length else np.int64(code_lengths[code, _ESCAPE]) + 8)
-        size = 1 + (n_bits + 7) // 8
-        keyless[i] = from_above or size >= frame_bytes
-        if size >= frame_bytes:
-            whole_frame = data[written : written + frame_bytes]
-            for b in range(frame_bytes):
-                whole_frame[b] = frame[b]
-            lengths[i] = frame_bytes
-            written += frame_bytes
-            continue
-        lengths[i] = size
-        data[written] = newest << 1 | from_above
-        written += 1
-        waiting, n_bits = np.uint64(0), np.int64(0)  # bits that are no whole byte yet
+        data[begin] = newest << 1 | from_above
+        at, waiting, n_bits = begin + 1, np.uint64(0), np.int64(0)  # bits that are not written yet, fewer than 32
         for t in range(n):
             code, symbol = contexts[sources[t]], symbols[t]
-            if counting:
-                counts[sources[t], symbol] += np.uint32(1)
             length = np.int64(code_lengths[code, symbol])
             if length:
                 waiting = waiting << np.uint64(length) | np.uint64(codes[code, symbol])
+                n_bits += length
             else:
                 length = np.int64(code_lengths[code, _ESCAPE])
                 waiting = waiting << np.uint64(length) | np.uint64(codes[code, _ESCAPE])
                 waiting = waiting << np.uint64(8) | np.uint64(symbol)
-                length += 8
-            if extras[t]:
-                waiting = waiting << np.uint64(extras[t]) | np.uint64(rests[t])
-                length += extras[t]
-            n_bits += length
-            while n_bits >= 8:
-                n_bits -= 8
-                data[written] = (waiting >> np.uint64(n_bits)) & np.uint64(255)
-                written += 1
-        if n_bits:
-            data[written] = (waiting << np.uint64(8 - n_bits)) & np.uint64(255)
-            written += 1
-    return written
+                n_bits += length + 8
+            for turn in range(2):
+                if turn == 1:
+                    if extras[t] == 0:
+                        break
+                    waiting = waiting << np.uint64(extras[t]) | np.uint64(rests[t])
+                    n_bits += extras[t]
+                if n_bits >= 32:
+                    n_bits -= 32
+                    for k in range(4):
+                        data[at + k] = waiting >> np.uint64(n_bits + 24 - 8 * k) & np.uint64(255)
+                    at += 4
+            if at - begin >= frame_bytes:
+                break
+        size = at - begin + (n_bits + 7) // 8
+        keyless[i] = from_above or size >= frame_bytes
+        if size >= frame_bytes:
+            whole_frame = data[begin : begin + frame_bytes]
+            for b in range(frame_bytes):
+                whole_frame[b] = frame[b]
+            size = frame_bytes
+        else:
+            waiting <<= np.uint64(32 - n_bits)
+            for k in range((n_bits + 7) // 8):
+                data[at + k] = waiting >> np.uint64(24 - 8 * k) & np.uint64(255)
+            if counting:
+                for t in range(n):
+                    counts[sources[t], symbols[t]] += np.uint32(1)
+        lengths[i] = size
+        begin += size
+    return int(begin)
 
 
 def encode_reference(
