@@ -139,7 +139,7 @@ def test_codes_are_learned():
     encoded = kernel.encode(frames, np.zeros(len(frames), np.int64))
     assert np.array_equal(decoded(kernel, encoded), frames)
     assert encoded.lengths[128:].mean() < 0.75 * encoded.lengths[:128].mean()
-    assert kernel.nbytes < 160_000  # what was counted is gone
+    assert kernel.nbytes < 170_000  # what was counted is gone
 
 
 def test_masks_are_a_fraction_of_their_runs():

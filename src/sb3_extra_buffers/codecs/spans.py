@@ -18,6 +18,7 @@ A set has 18 codes: 0 for how many bytes are as expected, 1 for kinds of spans, 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +39,10 @@ _GAP = 1  # so few expected bytes between two spans are cheaper within one
 _BITS = huffman.LONGEST  # as globals that kernels see as constants
 _ESCAPE = huffman.ESCAPE
 _MOST_EXTRA = 15  # bits behind the symbol of a number that one look-up decodes
+SAME, KEY, ABOVE = 0, 1, 2  # what a frame is expected to be: `SAME` if it is its key
+_GATHER = 0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201  # one bit of each of 8 bytes
+_DEBRUIJN = 0x03F79D71B4CB0A89  # has every 6 bits once: so a product tells which bit a number has
+_PLACE = np.array([(_DEBRUIJN << place & (1 << 64) - 1) >> 58 for place in range(64)]).argsort().astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,21 @@ class SpanCoder(BatchCoder):
 
     def _compile(self) -> None:
         ints, data, frames = "int64[::1]", "uint8[::1]", "uint8[:,::1]"
+        changed = _changed_kernel
+        if jit.has_vectors():
+            from sb3_extra_buffers.codecs import vectors
+
+            changed = vectors.spans_changed_kernel
+        self._changed = jit.choose(
+            changed,
+            changed_reference,
+            f"void({frames}, {frames}, {ints}, boolean, int64, uint64[:,::1], {data})",
+        )
         self._encode = jit.choose(
             _encode_kernel,
             encode_reference,
-            f"int64({frames}, {frames}, {ints}, boolean, int64, int64, uint16[:,::1], {frames}, {data}, boolean,"
-            f" uint32[:,::1], {data}, {ints}, boolean[::1])",
+            f"int64({frames}, uint64[:,::1], {data}, int64, uint32[:,::1], {data}, boolean, uint32[:,::1], {data},"
+            f" {ints})",
         )
         self._decode = jit.choose(
             _decode_kernel,
@@ -105,7 +120,7 @@ class SpanCoder(BatchCoder):
         self._open_sets()
 
     def _open_sets(self) -> None:
-        self._codes = np.array([huffman.codes(lengths) for lengths in self.lengths[-1]])
+        self._entries = _entries(self.lengths[-1])
         self._tables = np.array([[huffman.decoding_table(lengths) for lengths in one] for one in self.lengths])
         self._numbers = np.array([[_numbers(table) for table in one[:2]] for one in self._tables])
 
@@ -126,33 +141,33 @@ class SpanCoder(BatchCoder):
             references = self.keys.encode(frames, streams).references
         if self._counts and not self.counts.size and self.learning:
             self.counts = np.zeros((_SOURCES, 256), np.uint32)
-        lengths, keyless = np.empty(n, np.int64), np.zeros(n, np.bool_)
-        data = np.empty(n * self.frame_bytes + 64, np.uint8)  # more than it takes: bits are written some at once
+        lengths, data = np.empty(n, np.int64), np.empty(n * self.frame_bytes + 64, np.uint8)  # some bytes more than all
+        bits, expected = np.empty((n, -(-self.frame_bytes // 64)), np.uint64), np.empty(n, np.uint8)
+        self._changed(
+            frames, self._key_frames(), references, self.keys is not None, self.codec.row_bytes, bits, expected
+        )
         start = end = 0
         while start < n:
             until = next((after for after in _TRAINED_AFTER if after > self.seen), self.seen + n)
             stop = min(n, start + until - self.seen) if self.learning else n
             end += self._encode(
                 frames[start:stop],
-                self._key_frames(),
-                references[start:stop],
-                self.keys is not None,
-                self.codec.row_bytes,
+                bits[start:stop],
+                expected[start:stop],
                 len(self.lengths) - 1,
-                self._codes,
-                self.lengths[-1],
+                self._entries,
                 self.contexts[-1],
                 self.learning and self._counts,
                 self.counts,
                 data[end:],
                 lengths[start:stop],
-                keyless[start:stop],
             )
             if self.learning:
                 self.seen += stop - start
                 if self.seen in _TRAINED_AFTER:
                     self._train()
             start = stop
+        keyless = (expected == ABOVE) | (lengths >= self.frame_bytes)
         if self.keys is not None and keyless.any():
             self.keys.release(references[keyless])
             references[keyless] = 0
@@ -221,6 +236,15 @@ def _contexts(frequent: Ints) -> Bytes:
     return codes
 
 
+def _entries(lengths: Bytes) -> NDArray[np.uint32]:
+    """Return what is written for each symbol, `bits << 6 | how many`, escaped where it has no code: `[codes, 256]`."""
+    codes = np.array([huffman.codes(one) for one in lengths], np.uint32)
+    known, n_bits, escape = lengths[:, :256] > 0, lengths.astype(np.uint32), slice(_ESCAPE, _ESCAPE + 1)
+    escaped = codes[:, escape] << 8 | np.arange(256, dtype=np.uint32), n_bits[:, escape] + 8
+    own = codes[:, :256] << 6 | n_bits[:, :256]
+    return np.where(known, own, escaped[0] << 6 | escaped[1]).astype(np.uint32)
+
+
 def _numbers(table: NDArray[np.uint16]) -> NDArray[np.uint32]:
     """Return `number << 8 | bits behind it, to be added << 4 | length of its code` for any next bits.
 
@@ -234,140 +258,192 @@ def _numbers(table: NDArray[np.uint16]) -> NDArray[np.uint32]:
     return np.where(short, number << 8 | extra << 4 | length, 0).astype(np.uint32)
 
 
-def _encode_kernel(
+def _changed_kernel(
     frames: Bytes,
     keys: Bytes,
     references: Ints,
     keyed: bool,
     row_bytes: int,
+    bits: NDArray[np.uint64],
+    expected: Bytes,
+) -> None:
+    frame_bytes, n_words = frames.shape[1], bits.shape[1]
+    width = min(row_bytes, frame_bytes)
+    whole = frame_bytes - frame_bytes % 128
+    changed = np.zeros(64 * n_words, np.uint8)
+    eights = changed.view(np.uint64)
+    top, others = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+    for i in range(frames.shape[0]):
+        frame, key = frames[i], keys[references[i]]
+        here, above, below = frame[width:], frame[: frame_bytes - width], changed[width:frame_bytes]
+        for b in range(width):
+            changed[b] = frame[b]
+        for b in range(here.size):
+            below[b] = here[b] ^ above[b]
+        expected[i] = ABOVE
+        if keyed:
+            # Inner loops of fixed length and one type: so the compiler makes vector code of them.
+            differ_above, differ_key = np.int64(0), np.int64(0)
+            for start in range(0, whole, 128):
+                above_here, key_here = np.uint8(0), np.uint8(0)
+                for b in range(start, start + 128):
+                    above_here = np.uint8(above_here + np.uint8(changed[b] != 0))
+                    key_here = np.uint8(key_here + np.uint8(frame[b] != key[b]))
+                differ_above += above_here
+                differ_key += key_here
+            for b in range(whole, frame_bytes):
+                differ_above += changed[b] != 0
+                differ_key += frame[b] != key[b]
+            if differ_above >= differ_key:
+                expected[i] = KEY
+                for b in range(frame_bytes):
+                    changed[b] = frame[b] ^ key[b]
+        some = np.uint64(0)
+        for w in range(n_words):
+            word = np.uint64(0)
+            for k in range(8):
+                eight = eights[8 * w + k]
+                flags = ((eight & others) + others | eight) & top  # the highest bit of each byte that is not 0
+                word |= (flags >> np.uint64(7)) * np.uint64(_GATHER) >> np.uint64(56) << np.uint64(8 * k)
+            bits[i, w] = word
+            some |= word
+        if some == 0 and not (keyed and expected[i] == ABOVE):
+            expected[i] = SAME
+
+
+def changed_reference(
+    frames: Bytes,
+    keys: Bytes,
+    references: Ints,
+    keyed: bool,
+    row_bytes: int,
+    bits: NDArray[np.uint64],
+    expected: Bytes,
+) -> None:
+    """Find out what each frame is expected to be, and which of its bytes are not as expected.
+
+    Args:
+        frames: `[n, frame_bytes]`.
+        keys: the key frames, `[n_keys, frame_bytes or more]`; one of zeros if there are none.
+        references: of each frame, its key.
+        keyed: whether there are keys; else the row above is expected always.
+        row_bytes: size of a row.
+        bits: a bit for each byte, the lowest first, `[n, words]`; 1 if it is not as expected.
+        expected: what is, `[n]`: the row above, the key, or the key and nothing else.
+    """
+    for i, frame in enumerate(frames):
+        key = keys[references[i], : frame.size]
+        above = np.concatenate([np.zeros(row_bytes, np.uint8), frame])[: frame.size]
+        from_key, from_above = frame != key, frame != above
+        expected[i] = KEY if keyed and from_above.sum() >= from_key.sum() else ABOVE
+        if not from_key.any():
+            expected[i] = SAME
+        differs = np.zeros(64 * bits.shape[1], np.bool_)
+        differs[: frame.size] = from_above if expected[i] == ABOVE else from_key
+        bits[i] = np.packbits(differs, bitorder="little").view("<u8")
+
+
+def _encode_kernel(
+    frames: Bytes,
+    bits: NDArray[np.uint64],
+    expected: Bytes,
     newest: int,
-    codes: NDArray[np.uint16],
-    code_lengths: Bytes,
+    entries: NDArray[np.uint32],
     contexts: Bytes,
     counting: bool,
     counts: NDArray[np.uint32],
     data: Bytes,
     lengths: Ints,
-    keyless: NDArray[np.bool_],
 ) -> int:
-    frame_bytes = frames.shape[1]
-    whole = frame_bytes - frame_bytes % 128
-    shifted = np.zeros(frame_bytes, np.uint8)
-    changed = np.zeros((frame_bytes + 7) // 8 * 8, np.uint8)
-    eights = changed.view(np.uint64)
-    some, places = np.empty(eights.size + 1, np.int64), np.empty(changed.size + 1, np.int64)
-    most = 2 * frame_bytes + 4
+    frame_bytes, n_words = frames.shape[1], bits.shape[1]
+    edges = np.empty(64 * n_words + 2, np.int64)
+    most = 3 * frame_bytes + 5
     sources, symbols = np.empty(most, np.int16), np.empty(most, np.uint8)
-    extras, rests = np.empty(most, np.uint8), np.empty(most, np.uint32)  # bits behind a symbol: how many, which
+    written = np.empty(most, np.uint64)  # bits << 6 | how many
+    one, top = np.uint64(1), np.uint64(63)
     begin = np.int64(0)
     for i in range(frames.shape[0]):
-        frame, key = frames[i], keys[references[i]]
-        below = shifted[row_bytes:]
-        for b in range(below.size):
-            below[b] = frame[b]
-        # Inner loops of fixed length and one type: so the compiler makes vector code of them.
-        differ_above, differ_key = np.int64(0), np.int64(0)
-        for start in range(0, whole, 128):
-            above_here, key_here = np.uint8(0), np.uint8(0)
-            for b in range(start, start + 128):
-                above_here = np.uint8(above_here + np.uint8(frame[b] != shifted[b]))
-                key_here = np.uint8(key_here + np.uint8(frame[b] != key[b]))
-            differ_above += above_here
-            differ_key += key_here
-        for b in range(whole, frame_bytes):
-            differ_above += frame[b] != shifted[b]
-            differ_key += frame[b] != key[b]
-        if differ_key == 0:
+        if expected[i] == SAME:
             lengths[i] = 0
             continue
-        from_above = not keyed or differ_above < differ_key
-        expected = shifted if from_above else key
-        for b in range(frame_bytes):
-            changed[b] = frame[b] ^ expected[b]
-        # Where it is not as expected. Nothing is asked on the way: what comes next cannot be foreseen.
-        n_some, n_places = 0, 0
-        for w in range(eights.size):
-            some[n_some] = w
-            n_some += eights[w] != 0
-        for t in range(n_some):
-            first = 8 * some[t]
-            for b in range(first, first + 8):
-                places[n_places] = b
-                n_places += changed[b] != 0
-        n, t, last = 0, 0, 0
-        while t < n_places:
-            start = places[t]
-            t += 1
-            while t < n_places and places[t] - places[t - 1] <= _GAP + 1:
-                t += 1
-            stop = places[t - 1] + 1
-            alike = 1
+        frame = frames[i]
+        # Where spans begin and end, and none is asked on the way that could not be foreseen but how many.
+        n_edges, before, inside = np.int64(0), np.uint64(0), np.uint64(0)
+        for w in range(n_words):
+            word, after = bits[i, w], np.uint64(0)
+            if w + 1 < n_words:
+                after = bits[i, w + 1]
+            gaps = (word << one | before >> top) & (word >> one | after << top)  # of one byte: within a span
+            filled = word | gaps
+            turns = filled ^ (filled << one | inside)
+            before, inside = word, filled >> top
+            while turns:
+                lowest = turns & (~turns + one)
+                edges[n_edges] = 64 * w + np.int64(_PLACE[lowest * np.uint64(_DEBRUIJN) >> np.uint64(58)])
+                n_edges += 1
+                turns ^= lowest
+        if inside:
+            edges[n_edges] = frame_bytes
+        n_edges += np.int64(inside)
+        n, m, last = 0, 0, np.int64(0)
+        for t in range(0, n_edges, 2):
+            start, stop = edges[t], edges[t + 1]
+            alike = np.int64(1)
             for b in range(start + 1, stop):
                 alike &= frame[b] == frame[start]
+            number = start - last
             for kind in range(2):
-                number = start - last
                 if kind == 1:
                     number = max(2 * (stop - start) - 3 + alike, 0)
-                symbols[n] = number
-                extras[n] = 0
+                symbol, extra = number, 0  # bits behind it, but the highest
                 if number >= _DIRECT:
-                    rest, extra = number - _DIRECT, 0  # its bits but the highest
+                    rest = number - _DIRECT
                     for step in (16, 8, 4, 2, 1):
                         extra += step if rest >> extra >= 1 << step else 0
-                    symbols[n] = _DIRECT + extra + (rest > 0)
-                    extras[n] = extra
-                    rests[n] = rest - (1 << extra)
-                sources[n] = 256 + kind
+                    symbol = _DIRECT + extra + np.int64(rest > 0)
+                    written[m + 1] = np.uint64(rest - (1 << extra)) << np.uint64(6) | np.uint64(extra)
+                written[m] = entries[contexts[256 + kind], symbol]
+                m += 2 if extra else 1
+                sources[n], symbols[n] = 256 + kind, symbol
                 n += 1
             left = frame[start - 1] if start else np.uint8(0)
             for b in range(start, start + 1 if alike else stop):
-                sources[n] = left
-                symbols[n] = frame[b] - left
-                extras[n] = 0
+                difference = np.uint8(frame[b] - left)
+                written[m] = entries[contexts[left], difference]
+                sources[n], symbols[n] = left, difference
                 left = frame[b]
+                m += 1
                 n += 1
             last = stop
-        sources[n] = 256
-        symbols[n] = _END
-        extras[n] = 0
+        written[m] = entries[contexts[256], _END]
+        sources[n], symbols[n] = 256, _END
+        m += 1
         n += 1
-        data[begin] = newest << 1 | from_above
-        at, waiting, n_bits = begin + 1, np.uint64(0), np.int64(0)  # bits that are not written yet, fewer than 32
-        for t in range(n):
-            code, symbol = contexts[sources[t]], symbols[t]
-            length = np.int64(code_lengths[code, symbol])
-            if length:
-                waiting = waiting << np.uint64(length) | np.uint64(codes[code, symbol])
-                n_bits += length
-            else:
-                length = np.int64(code_lengths[code, _ESCAPE])
-                waiting = waiting << np.uint64(length) | np.uint64(codes[code, _ESCAPE])
-                waiting = waiting << np.uint64(8) | np.uint64(symbol)
-                n_bits += length + 8
-            for turn in range(2):
-                if turn == 1:
-                    if extras[t] == 0:
-                        break
-                    waiting = waiting << np.uint64(extras[t]) | np.uint64(rests[t])
-                    n_bits += extras[t]
-                if n_bits >= 32:
-                    n_bits -= 32
-                    for k in range(4):
-                        data[at + k] = waiting >> np.uint64(n_bits + 24 - 8 * k) & np.uint64(255)
-                    at += 4
-            if at - begin >= frame_bytes:
-                break
-        size = at - begin + (n_bits + 7) // 8
-        keyless[i] = from_above or size >= frame_bytes
+        data[begin] = newest << 1 | (expected[i] == ABOVE)
+        at, waiting, n_bits = np.uint64(begin + 1), np.uint64(0), np.uint64(0)  # not written yet: fewer than 32 bits
+        limit = np.uint64(begin + frame_bytes)
+        for t in range(m):
+            length = written[t] & top
+            waiting = waiting << length | written[t] >> np.uint64(6)
+            n_bits += length
+            if n_bits >= np.uint64(32):
+                n_bits -= np.uint64(32)
+                four = waiting >> n_bits
+                for k in range(4):
+                    data[at + np.uint64(k)] = four >> np.uint64(24 - 8 * k) & np.uint64(255)
+                at += np.uint64(4)
+                if at >= limit:
+                    break
+        size = np.int64(at) - begin + (np.int64(n_bits) + 7) // 8
         if size >= frame_bytes:
             whole_frame = data[begin : begin + frame_bytes]
             for b in range(frame_bytes):
                 whole_frame[b] = frame[b]
             size = frame_bytes
         else:
-            waiting <<= np.uint64(32 - n_bits)
-            for k in range((n_bits + 7) // 8):
-                data[at + k] = waiting >> np.uint64(24 - 8 * k) & np.uint64(255)
+            waiting <<= np.uint64(32) - n_bits
+            for k in range((np.int64(n_bits) + 7) // 8):
+                data[at + np.uint64(k)] = waiting >> np.uint64(24 - 8 * k) & np.uint64(255)
             if counting:
                 for t in range(n):
                     counts[sources[t], symbols[t]] += np.uint32(1)
@@ -378,42 +454,41 @@ def _encode_kernel(
 
 def encode_reference(
     frames: Bytes,
-    keys: Bytes,
-    references: Ints,
-    keyed: bool,
-    row_bytes: int,
+    bits: NDArray[np.uint64],
+    expected: Bytes,
     newest: int,
-    codes: NDArray[np.uint16],
-    code_lengths: Bytes,
+    entries: NDArray[np.uint32],
     contexts: Bytes,
     counting: bool,
     counts: NDArray[np.uint32],
     data: Bytes,
     lengths: Ints,
-    keyless: NDArray[np.bool_],
 ) -> int:
     """Write the payloads as the kernel does, in Python; returns how many bytes they take.
 
-    `keyless` becomes True where a payload needs no key.
+    Args:
+        frames: `[n, frame_bytes]`.
+        bits: as `changed_reference` has found them.
+        expected: likewise.
+        newest: the code set.
+        entries: its codes, `[codes, symbols]`: `bits << 6 | how many`.
+        contexts: which code is used after each source.
+        counting: whether to count the symbols of payloads that are shorter than their frame, in `counts`.
+        counts: of each symbol after each source.
+        data: the payloads go there. It has some bytes more than the frames.
+        lengths: their sizes go there, `[n]`.
     """
     written = 0
     for i, frame in enumerate(frames):
-        key = keys[references[i], : frame.size]
-        shifted = np.concatenate([np.zeros(row_bytes, np.uint8), frame])[: frame.size]
-        differ_above, differ_key = np.count_nonzero(frame != shifted), np.count_nonzero(frame != key)
-        if differ_key == 0:
+        if expected[i] == SAME:
             lengths[i] = 0
             continue
-        from_above = not keyed or differ_above < differ_key
-        symbols = _symbols(frame, shifted if from_above else key)
-        text = "".join(
-            _code(symbol, codes[contexts[source]], code_lengths[contexts[source]]) + extra
-            for source, symbol, extra in symbols
-        )
+        changed = np.unpackbits(bits[i].astype("<u8").view(np.uint8), bitorder="little").nonzero()[0]
+        symbols = _symbols(frame, changed)
+        text = "".join(_as_text(int(entries[contexts[source], symbol])) + extra for source, symbol, extra in symbols)
         payload = np.empty(1 + -(-len(text) // 8), np.uint8)
-        payload[0] = newest << 1 | from_above
+        payload[0] = newest << 1 | (expected[i] == ABOVE)
         payload[1:] = np.packbits(np.frombuffer(text.encode(), np.uint8) - ord("0"))
-        keyless[i] = from_above or payload.size >= frame.size
         if payload.size >= frame.size:
             payload = frame
         elif counting:
@@ -425,9 +500,8 @@ def encode_reference(
     return written
 
 
-def _symbols(frame: Bytes, expected: Bytes) -> list[tuple[int, int, str]]:
+def _symbols(frame: Bytes, changed: Ints) -> list[tuple[int, int, str]]:
     """Return `(source, symbol, bits behind it)` of a frame; the source of a byte is the one on its left."""
-    changed = np.flatnonzero(frame != expected)
     first = np.diff(changed, prepend=-_GAP - 2) > _GAP + 1
     starts, stops = changed[first], changed[np.append(first[1:], True)[: len(first)]] + 1
     result, last = [], 0
@@ -444,10 +518,8 @@ def _symbols(frame: Bytes, expected: Bytes) -> list[tuple[int, int, str]]:
     return [*result, (256, _END, "")]
 
 
-def _code(symbol: int, codes: NDArray[np.uint16], lengths: Bytes) -> str:
-    if lengths[symbol]:
-        return f"{codes[symbol]:0{lengths[symbol]}b}"
-    return f"{codes[huffman.ESCAPE]:0{lengths[huffman.ESCAPE]}b}{symbol:08b}"
+def _as_text(entry: int) -> str:
+    return f"{entry >> 6:0{entry & 63}b}"
 
 
 def _decode_kernel(

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs.base import Bytes, Ints
+from sb3_extra_buffers.codecs.spans import ABOVE, KEY, SAME
 
 _AT_ONCE = 64
 _BYTES = ir.VectorType(ir.IntType(8), _AT_ONCE)
@@ -183,6 +184,48 @@ def paint_kernel(
             plane = frame[c * pixels : (c + 1) * pixels]
             for p in range(_look_up(values, numbers, plane), pixels):
                 plane[p] = values[numbers[p]]
+
+
+def spans_changed_kernel(
+    frames: Bytes,
+    keys: Bytes,
+    references: Ints,
+    keyed: bool,
+    row_bytes: int,
+    bits: NDArray[np.uint64],
+    expected: Bytes,
+) -> None:
+    """Do as `spans.changed_reference`."""
+    frame_bytes, n_words = frames.shape[1], bits.shape[1]
+    width = min(row_bytes, frame_bytes)
+    begin = width + 64 * n_words  # of the key; before it the frame, and before that the row above
+    pixels = np.zeros(begin + 64 * n_words, np.uint8)
+    below, beside = pixels[width:], pixels[begin:]
+    from_key = np.empty(n_words, np.uint64)
+    for i in range(frames.shape[0]):
+        frame, row = frames[i], bits[i]
+        for p in range(frame_bytes):
+            below[p] = frame[p]
+        differ_above = np.int64(0)
+        for w in range(n_words):
+            word = _differs(pixels, 64 * w, 64 * w + width)
+            if 64 * w + 64 > frame_bytes:
+                word &= (np.uint64(1) << np.uint64(frame_bytes % 64)) - np.uint64(1)
+            row[w] = word
+            differ_above += _count(word)
+        expected[i] = ABOVE if keyed or differ_above else SAME
+        if keyed:
+            key, differ_key = keys[references[i]], np.int64(0)
+            for p in range(frame_bytes):
+                beside[p] = key[p]
+            for w in range(n_words):
+                word = _differs(pixels, begin + 64 * w, 64 * w + width)
+                from_key[w] = word
+                differ_key += _count(word)
+            if differ_above >= differ_key:
+                expected[i] = KEY if differ_key else SAME
+                for w in range(n_words):
+                    row[w] = from_key[w]
 
 
 def near_encode_kernel(frames: Bytes, width: int, data: Bytes, lengths: Ints) -> int:
