@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, optional
+from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, jit, optional
 
 pytestmark = pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
 
 repeatable = settings(max_examples=30)
+with_vectors_and_without = pytest.mark.parametrize("vectors", [True, False] if jit.has_vectors() else [False])
 
 
 @contextlib.contextmanager
@@ -22,12 +23,15 @@ def no_numba():
         yield
 
 
-def twins(size: int, keys: int, row_bytes: int) -> tuple[Coder, Coder]:
-    """Return two new coders: the compiled one, and the one without numba."""
+def twins(size: int, keys: int, row_bytes: int, vectors: bool = True) -> tuple[Coder, Coder]:
+    """Return two new coders: the compiled one, if wanted without vector instructions, and the one without numba."""
     codec = get_codec("delta/2", {"keys": keys}, row_bytes=row_bytes)
     with no_numba():
         reference = codec.coder(size)
-    return codec.coder(size), reference
+    with pytest.MonkeyPatch.context() as patch:
+        if not vectors:
+            patch.setattr(jit, "has_vectors", lambda: False)
+        return codec.coder(size), reference
 
 
 def state(coder: Coder) -> dict[str, object]:
@@ -86,19 +90,27 @@ def masks(n: int, height: int, width: int, seed: int = 0) -> np.ndarray:
     return frames.reshape(n, -1)
 
 
+def test_vectors_are_another_kernel():
+    """Where the processor has them."""
+    found = {twins(700, 0, 70, vectors)[0]._changed for vectors in (True, False)}
+    assert len(found) == 1 + jit.has_vectors()
+
+
+@with_vectors_and_without
 @pytest.mark.parametrize("keys", [0, 1, 16])
 @pytest.mark.parametrize(("size", "row_bytes"), [(1, 1), (3, 5), (63, 9), (64, 1), (101, 10), (600, 600), (1003, 50)])
-def test_kernel_equals_reference(size, row_bytes, keys):
-    kernel, reference = twins(size, keys, row_bytes)
+def test_kernel_equals_reference(size, row_bytes, keys, vectors):
+    kernel, reference = twins(size, keys, row_bytes, vectors)
     frames = game(180, size, seed=size, scene=12)
     for start, stop in [(0, 1), (1, 4), (4, 60), (60, 180)]:
         assert_encode_alike(kernel, reference, frames[start:stop], np.arange(start, stop) % 3)
 
 
+@with_vectors_and_without
 @pytest.mark.parametrize("keys", [0, 4])
-def test_kernel_equals_reference_on_masks_and_anything_else(keys):
+def test_kernel_equals_reference_on_masks_and_anything_else(keys, vectors):
     rng = np.random.default_rng(0)
-    kernel, reference = twins(30 * 25, keys, 25)
+    kernel, reference = twins(30 * 25, keys, 25, vectors)
     blocks = [
         masks(150, 30, 25),
         rng.integers(0, 256, (3, 750), np.uint8),
@@ -123,6 +135,19 @@ def test_numbers_of_any_size(changes, keys, row_bytes):
     for start, size, value in changes:
         frames[1, start : start + size] = value
     assert_encode_alike(*twins(1500, keys, row_bytes), frames, np.zeros(2, np.int64))
+
+
+@with_vectors_and_without
+@pytest.mark.parametrize(("size", "keys"), [(128, 0), (130, 1)])
+def test_spans_and_gaps_around_64_bytes(size, keys, vectors):
+    """Every pattern of eight bytes, in every place around the border of a word of bits and at the end."""
+    starts = [*range(57, 67), *range(size - 8, size - 5)]
+    frames = np.zeros((len(starts), 256, size), np.uint8)
+    for some, start in zip(frames, starts, strict=True):
+        bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+        some[:, start : start + 8] = bits[:, : size - start] * np.arange(1, 9, dtype=np.uint8)[: size - start]
+    frames = frames.reshape(-1, size)
+    assert_encode_alike(*twins(size, keys, size, vectors), frames, np.zeros(len(frames), np.int64))
 
 
 def test_large_frames():
