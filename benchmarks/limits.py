@@ -1,4 +1,4 @@
-"""How few bytes a picture can take: our default method beside coders that may take a thousand times as long.
+"""How few bytes a picture can take: our default method beside coders that take their time.
 
     python benchmarks/limits.py                                # ViZDoom in RGB, eight scenes
     python benchmarks/limits.py --recordings doom-basic-rgb --frames 20

@@ -152,6 +152,17 @@ def scenes(data: Data) -> dict[str, str]:
     }
 
 
+def limits(data: Data) -> dict[str, str]:
+    """`python benchmarks/limits.py`."""
+    coders = {"zstd3": "`zstd3`", "ours": "ours, `auto`", "zstd19": "`zstd19`", "webp": "WebP"}
+    rows = (
+        [each["recording"].removeprefix("doom-").removesuffix("-rgb"), f"{each['zstd3']:,.0f}"]
+        + [f"{each[coder]:,.0f} ({share(each[coder] / each['zstd3'])})" for coder in list(coders)[1:]]
+        for each in data["rows"]
+    )
+    return {"table": table(["scene", *coders.values()], rows)}
+
+
 def memory(data: Data) -> dict[str, str]:
     """`python benchmarks/memory.py`."""
     rows = (
@@ -477,7 +488,7 @@ def distributed(data: Data) -> dict[str, str]:
 
 FILES: dict[str, Callable[[Data], dict[str, str]]] = {
     make.__name__: make
-    for make in (quick, memory, million, training, checkpoint, soak, records, doom, learning, gpu, distributed)
+    for make in (quick, limits, memory, million, training, checkpoint, soak, records, doom, learning, gpu, distributed)
 } | {"pictures": scenes}
 
 
