@@ -85,4 +85,6 @@ def decoding_table(lengths: Lengths, longest: int = LONGEST) -> NDArray[np.uint1
     """Return `symbol << 4 | length` for any next `longest` bits, 0 where no code begins so."""
     symbols, sizes = _in_order(lengths, longest)
     entries = np.repeat(symbols << 4 | lengths[symbols], sizes)
-    return np.pad(entries, (0, (1 << longest) - len(entries))).astype(np.uint16)
+    table = np.zeros(1 << longest, np.uint16)
+    table[: len(entries)] = entries
+    return table

@@ -47,18 +47,21 @@ def find_stack(before: NDArray[np.uint8], after: NDArray[np.uint8], item_bytes: 
             if channels % shift or before[0].nbytes * shift // channels < SMALL:
                 continue
             cut = shift * unit
-            if not _same_rows(a[:, cut : cut + 1], b[:, :1]).any():
-                continue  # most shifts are out after a glance
             moved = _same_rows(a[:, cut:], b[:, :-cut])
-            still = _same_rows(a[:, cut:], a[:, :-cut])
-            if np.any(moved & ~still):
+            still = _same_rows(a[moved, cut:], a[moved, :-cut])
+            if len(still) < len(moved):
                 return channels // shift, axis
     return None
 
 
-def _same_rows(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (a == b).reshape(len(a), -1).all(axis=1)
-    return same
+def _same_rows(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.int64]:
+    """Return which rows of `[n, m, ...]` are the same. Most differ soon, and are not read further."""
+    rows, start, stop = np.arange(len(a)), 0, 1
+    while len(rows) and start < a.shape[1]:
+        same = a[rows, start:stop] == b[rows, start:stop]
+        rows = rows[same.reshape(len(rows), -1).all(axis=1)]
+        start, stop = stop, 2 * stop + 1
+    return rows
 
 
 def candidates(codec: Callable[..., Codec]) -> dict[str, Codec]:

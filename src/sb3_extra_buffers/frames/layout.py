@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs.base import Bytes
 
+_UINT8 = np.dtype(np.uint8)  # to compare with the type itself takes longer
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -62,7 +64,7 @@ class Layout:
             obs = np.moveaxis(obs.reshape(*outer, self.stack, channels // self.stack), -2, 1)
         frames = obs.reshape(len(obs), self.stack, self.frame_values)
         if self.dtype.itemsize == 1:  # SB3 gives channel-first views of channel-last memory: strided, not copied
-            return frames if frames.dtype == np.uint8 else frames.view(np.uint8)
+            return frames if frames.dtype == _UINT8 else frames.view(_UINT8)
         return np.ascontiguousarray(frames).view(np.uint8)
 
     def split_pixels(self, obs: NDArray[Any]) -> Bytes | None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -329,9 +331,11 @@ class ObservationStore:
         with self.lock:
             if self.prepared:
                 self.waiting = []  # they are the first of these
-            elif self.accepted and self.accepted[-1] not in self.waiting:  # once, should this have been interrupted
+            elif self.accepted and self.accepted[-1:] != self.waiting[-1:]:  # once, should this have been interrupted
                 self.waiting = [*self.waiting, *self.accepted]
             self.accepted = []
+            if not self.prepared:
+                return
             for stored in self.prepared:
                 table, ids = stored.table, stored.ids
                 place = table.stored[stored.index]  # a view: the index is of integers, or a slice
@@ -471,9 +475,9 @@ class ObservationStore:
         try:
             self.budget.owners.discard(old)
             frames = self._open(codec, layout)
-            for at, (_, i, place, j) in enumerate(places):
-                obs = layout.split(written[i][j][None])
-                new_ids[i].reshape(-1, stack)[place] = frames.put(obs, streams[at : at + 1])[0]
+            for (_, i), row in groupby(places, key=itemgetter(0, 1)):
+                _, _, at, j = np.array([*row]).T
+                new_ids[i].reshape(-1, stack)[at] = frames.put(layout.split(written[i][j]), at % tables[i].streams)
             self._admit(codec, frames)
             self.budget.check(sum(ids.nbytes - table.nbytes for table, ids in zip(tables, new_ids, strict=True)))
             finish(follow)
