@@ -213,6 +213,26 @@ def test_ctrl_c_while_it_is_stored(twin: Twin, by: str, method: str, monkeypatch
     assert outcomes == ({(True, False), (False, False)} if reads else {(True, False), (True, True), (False, True)})
 
 
+@pytest.mark.parametrize("n_before", [1, 3, 7])
+def test_who_reads_after_ctrl_c_is_not_refused(n_before: int) -> None:
+    *before, last = steps(TWINS["replay"].default_kind, N_ENVS, n_before + 1, end=0.1)
+    where, interrupted = 0, True
+    while interrupted:
+        ours, sb3 = planned(TWINS["replay"], 20)
+        for step in before:
+            TWINS["replay"].add(ours, step)
+            TWINS["replay"].add(sb3, step)
+
+        def act(ours: Any = ours) -> None:
+            TWINS["replay"].add(ours, last)
+
+        interrupted = interrupts(act, where, ("sb3_extra_buffers",))
+        if ours.pos != sb3.pos:
+            TWINS["replay"].add(sb3, last)
+        assert_same_arrays(ours, sb3)
+        where += 1
+
+
 @pytest.mark.parametrize("twin", REFUSING, ids=lambda twin: twin.ours.__name__)
 @pytest.mark.parametrize("during", ["hold", "_resolve", "publish"])
 def test_a_signal_comes_while_it_is_stored(twin: Twin, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +306,36 @@ def test_a_row_that_there_is_not() -> None:
             with pytest.raises(IndexError, match="out of bounds"):
                 twin.add(buffer, step)
     assert_same_arrays(ours, sb3)
+    assert_counted(ours)
+
+
+class Behind(RolloutBuffer):
+    """Writes the row `back` before its own: at first, one that is counted from the end."""
+
+    back = 1
+
+    def add(self, obs: Any, *args: Any) -> None:
+        self.observations[self.pos - self.back] = obs
+        self.pos = (self.pos + 1) % self.buffer_size
+
+
+@pytest.mark.parametrize("back", [1, 3, 7])
+@pytest.mark.parametrize("n", [1, 2, 3, 9, 25])
+def test_rows_that_are_counted_from_the_end(n: int, back: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Behind, "back", back)
+    arguments = TWINS["rollout"].arguments(TWINS["rollout"].default_kind, 20, N_ENVS)
+    ours = compressed_class(Behind)(**arguments, compression_method="delta", frame_stack=1)
+    sb3 = Behind(**arguments)
+    table = ours.observations._table
+    table.part = 1  # each row is marked for itself
+    table.parts = table.parts_of(table.stored)
+    mark = table.mark()
+    for step in steps(TWINS["rollout"].default_kind, N_ENVS, n, end=0):
+        for buffer in (ours, sb3):
+            TWINS["rollout"].add(buffer, step)
+    assert n_waiting(ours)
+    assert set(np.flatnonzero(table.written_since(mark))) == {(pos - back) % 20 for pos in range(n)}
+    assert np.array_equal(ours.observations, sb3.observations)
     assert_counted(ours)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, optional
+from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, base, delta, get_codec, optional
 
 pytestmark = pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
 
@@ -139,6 +139,29 @@ def lengths_one_by_one(frames: np.ndarray) -> np.ndarray:
     kernel, reference = twins(frames.shape[1])
     stream = np.zeros(1, np.int64)
     return np.array([assert_encode_alike(kernel, reference, frame[None], stream).lengths[0] for frame in frames])
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", range(14))
+def test_arrays_that_belong_together_grow_together(where, error, monkeypatch):
+    """There is no memory for one of them, or Ctrl-C is pressed meanwhile: the next call finds nothing by half."""
+    coder, _ = twins(500)
+    frames, streams = game(40, 500, streams=4), np.arange(40) % 4
+    calls = 0
+
+    def refusing(*args):
+        nonlocal calls
+        calls += 1
+        if calls == where + 1:
+            raise error
+        return base.grown(*args)
+
+    monkeypatch.setattr(delta, "grown", refusing)
+    with pytest.raises(error):
+        coder.encode(frames, streams)
+    for together in (("keys", "uses"), ("backgrounds", "votes", "savings"), ("candidates", "last_used")):
+        assert len({len(getattr(coder, name)) for name in together}) == 1
+    assert np.array_equal(decoded(coder, coder.encode(frames, streams)), frames)
 
 
 def test_moving_sprites_leave_no_ghosts_in_the_keys():

@@ -233,7 +233,9 @@ class BatchCoder(Coder):
 
 
 def grown(array: NDArray[Any], more: int, value: int = 0) -> NDArray[Any]:
-    """Return a copy of `array` with `more` entries of `value` at its end."""
+    """Return `array` with `more` entries of `value` at its end: a copy, unless that is none."""
+    if more == 0:
+        return array
     result = np.full((len(array) + more, *array.shape[1:]), value, array.dtype)
     result[: len(array)] = array
     return result

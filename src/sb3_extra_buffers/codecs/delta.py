@@ -174,19 +174,16 @@ class DeltaCoder(BatchCoder):
 
     def make_room(self, n_streams: int) -> None:
         """Grow the arrays so that each stream has a background and there is room for another key."""
-        grow = 1 + len(self.keys) // 16
-        if self.uses.all() and self.learning:
-            self.keys = grown(self.keys, grow)
-            self.uses = grown(self.uses, grow)
-        more = n_streams - len(self.backgrounds)
-        if more > 0:
-            self.backgrounds = grown(self.backgrounds, more)
-            self.votes = grown(self.votes, more)
-            self.savings = grown(self.savings, more)
-        missing = self.codec.keys - len(self.candidates)
-        if missing > 0:
-            self.candidates = grown(self.candidates, missing)
-            self.last_used = grown(self.last_used, missing, -1)
+        keys = 1 + len(self.keys) // 16 if self.uses.all() and self.learning else 0
+        streams = max(n_streams - len(self.backgrounds), 0)
+        candidates = max(self.codec.keys - len(self.candidates), 0)
+        of_keys = [grown(array, keys) for array in (self.keys, self.uses)]
+        of_streams = [grown(array, streams) for array in (self.backgrounds, self.votes, self.savings)]
+        chosen, last_used = grown(self.candidates, candidates), grown(self.last_used, candidates, -1)
+        # All of them, or none if there is no memory. Nothing is called in between, where Ctrl-C could come.
+        self.keys, self.uses = of_keys
+        self.backgrounds, self.votes, self.savings = of_streams
+        self.candidates, self.last_used = chosen, last_used
 
 
 def encode_kernel(

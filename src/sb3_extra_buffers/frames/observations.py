@@ -209,6 +209,7 @@ class ObservationStore:
     def stage(self, table: IdTable, row: int, obs: NDArray[Any]) -> None:
         """Assign a row, `[streams, *obs_shape]`, between `begin` and `publish`."""
         table.check(row)
+        row %= len(table.stored)  # not counted from the end: rows that follow each other are written in one
         self.staged.append(Write(table, row, self._narrowed(obs), self.row_streams))  # type: ignore[union-attr]
 
     def begin(self) -> None:
@@ -352,6 +353,7 @@ class ObservationStore:
         """Forget the assignments since `begin`, prepared or not. What waited before stays, or shows if it is stored."""
         with self.lock:
             self.staged, self.accepted = None, []
+            self.storing = False  # should this have been interrupted just before
             self.frames.drop_held(len(self.waiting))
             forgotten = [stored for stored in self.prepared if not stored.waited]
             self.prepared = [stored for stored in self.prepared if stored.waited]
