@@ -1,6 +1,6 @@
 """How few bytes a picture can take: our default method beside coders that take their time.
 
-    python benchmarks/limits.py                                # ViZDoom in RGB, eight scenes
+    python benchmarks/limits.py                                # ViZDoom in RGB, all scenes of the plans
     python benchmarks/limits.py --recordings doom-basic-rgb --frames 20
 
 Bytes of a frame on average. Ours are all that a replay buffer owns, tables included, over its different frames; the
@@ -20,12 +20,15 @@ import recordings
 import zstandard
 from about import about
 from PIL import Image
-from plans import SCENES, UNTOUCHED
+from plans import HARD, SCENES, UNTOUCHED
 from report import replace
 from subjects import ours
 from tqdm import tqdm
 
-RECORDINGS = [*(f"doom-{scene}-rgb" for scene in SCENES), *(name for name in UNTOUCHED if name.endswith("-rgb"))]
+RECORDINGS = [
+    *(f"doom-{scene}-rgb" for scene in SCENES),
+    *(name for name in (*HARD, *UNTOUCHED) if name.endswith("-rgb")),
+]
 
 
 def zstd(level: int) -> Callable[[np.ndarray], int]:

@@ -155,10 +155,11 @@ def scenes(data: Data) -> dict[str, str]:
 def limits(data: Data) -> dict[str, str]:
     """`python benchmarks/limits.py`."""
     coders = {"zstd3": "`zstd3`", "ours": "ours, `auto`", "zstd19": "`zstd19`", "webp": "WebP"}
+    total = {"recording": "one frame of each", **{coder: sum(each[coder] for each in data["rows"]) for coder in coders}}
     rows = (
         [each["recording"].removeprefix("doom-").removesuffix("-rgb"), f"{each['zstd3']:,.0f}"]
         + [f"{each[coder]:,.0f} ({share(each[coder] / each['zstd3'])})" for coder in list(coders)[1:]]
-        for each in data["rows"]
+        for each in (*data["rows"], total)
     )
     return {"table": table(["scene", *coders.values()], rows)}
 
