@@ -1,4 +1,4 @@
-"""The first step of storing: what it says of each observation is what that was, however little room it has."""
+"""Steps of storing: what they say of observations and candidates is what those were, however little room there is."""
 
 from __future__ import annotations
 
@@ -71,3 +71,25 @@ def test_codes_say_what_it_was(way: str, n_bytes: int, data: st.DataObject) -> N
                 assert (sources[-1 - row[row < 0]] == i).all()
         np.testing.assert_array_equal(recent, words(given[-1], n_bytes, pool, interleaved))
         np.testing.assert_array_equal(recent_codes, codes[len(given) - 1])
+
+
+@given(st.data())
+@pytest.mark.parametrize("tell", [matching.tell(), matching.tell_reference], ids=["kernel", "reference"])
+def test_payloads_of_new_frames_are_left(tell: Any, data: st.DataObject) -> None:
+    """Equal ones are those of the same length and bytes, even if another begins with them or ends the heap."""
+    payload = st.binary(max_size=3)
+    stored = data.draw(st.lists(payload, min_size=1, max_size=5), "stored")
+    given = data.draw(st.lists(payload, min_size=1, max_size=6), "given")
+    sizes, lengths = ([len(one) for one in some] for some in (given, stored))
+    heap = np.frombuffer(b"".join(stored), np.uint8).copy()
+    offsets = np.array([0, *np.cumsum([0, *lengths[:-1]])])  # of id 0 as well
+    hints = np.array([data.draw(st.sampled_from([-1, *range(1, len(stored) + 1)])) for _ in given])
+    same_as = np.array([data.draw(st.sampled_from([-1, *range(j + 1)])) for j in range(len(given))])
+    is_known = [hint > 0 and stored[hint - 1] == one for hint, one in zip(hints, given, strict=True)]
+    new = [one for j, one in enumerate(given) if same_as[j] == j and not is_known[j]]
+    payloads, left = np.frombuffer(b"".join(given) + b"..", np.uint8).copy(), np.array(sizes)
+    n = tell(payloads, left, heap, offsets, np.array([0, *lengths], np.uint32), same_as, hints)
+    assert left[:n].tolist() == [len(one) for one in new]
+    assert payloads.tobytes().startswith(b"".join(new))
+    assert payloads.tobytes().endswith(b"..")
+    assert ((hints > 0) == is_known).all()

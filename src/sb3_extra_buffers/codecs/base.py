@@ -91,6 +91,11 @@ class Coder:
     the frame of zeros, which every store has before anything is put into it.
     """
 
+    payloads_tell = False
+    """Whether frames are the same if, and only if, their payloads are, and encoding takes no longer than decoding.
+
+    Then `encode` gives data that may be written to, and nothing has to be released if it is not stored."""
+
     def __init__(self, codec: Codec, frame_bytes: int) -> None:
         self.codec = codec
         self.frame_bytes = frame_bytes

@@ -48,6 +48,7 @@ class NearCoder(BatchCoder):
     """Learns nothing: each frame is told by itself."""
 
     codec: Near
+    payloads_tell = True
 
     def __init__(self, codec: Near, frame_bytes: int) -> None:
         super().__init__(codec, frame_bytes)

@@ -6,6 +6,7 @@ Steps over a batch of observations, each a kernel beside its NumPy reference:
               The other frames are copied out, one after another: the candidates.
     look_up   candidates that are zero, equal to each other, or (by hash) perhaps stored lately.
     confirm   of the latter, those that really are: byte by byte.
+    tell      as well, of candidates that were encoded before: by their payloads.
     finish    gives the others, stored by now, their ids, puts ids in the place of candidates and counts references.
     count     counts references up and down; ids without any are free again.
 
@@ -66,6 +67,14 @@ def confirm() -> Callable[..., None]:
     """Return the step that compares candidates with the frames they may be equal to."""
     frames, ints = "uint8[:,::1]", "int64[::1]"
     return jit.choose(_confirm_kernel, confirm_reference, f"void({frames}, {frames}, {ints}, {ints})")
+
+
+def tell() -> Callable[..., int]:
+    """Return the step that compares payloads of candidates with those of the frames they may be equal to."""
+    data, ints = "uint8[::1]", "int64[::1]"
+    return jit.choose(
+        _tell_kernel, tell_reference, f"int64({data}, {ints}, {data}, {ints}, uint32[::1], {ints}, {ints})"
+    )
 
 
 def finish() -> Callable[..., None]:
@@ -471,6 +480,62 @@ def confirm_reference(stored: Bytes, candidates: Bytes, hinted: Ints, hints: Int
     """Take back the hints for which `stored` [hinted] and the candidate, which may be padded, differ."""
     same = (stored == candidates[hinted, : stored.shape[1]]).all(axis=1)
     hints[hinted[~same]] = -1
+
+
+def _tell_kernel(
+    data: Bytes, sizes: Ints, heap: Bytes, offsets: Ints, lengths: Counts, same_as: Ints, hints: Ints
+) -> int:
+    n = begin = end = 0  # how many are new, where their payloads end, and all payloads so far
+    for j in range(sizes.size):
+        size, payload, hint = sizes[j], data[end:], hints[j]
+        if hint > 0:
+            start = offsets[hint]
+            difference = np.uint8(lengths[hint] != size or start < 0 or start > heap.size - size)
+            if difference == 0:
+                stored = heap[start : start + size]
+                for b in range(size):
+                    difference |= np.uint8(stored[b] ^ payload[b])
+            if difference != 0:
+                hints[j] = -1
+        if same_as[j] == j and hints[j] < 0:
+            if begin < end:
+                target = data[begin:]
+                for b in range(size):  # in this order: they lie close together
+                    target[b] = payload[b]
+            sizes[n] = size
+            n += 1
+            begin += size
+        end += size
+    return n
+
+
+def tell_reference(
+    data: Bytes, sizes: Ints, heap: Bytes, offsets: Ints, lengths: Counts, same_as: Ints, hints: Ints
+) -> int:
+    """Take back the hints for which the payloads of the candidate and of the frame differ.
+
+    Args:
+        data: the payloads of all candidates, one after another; from now on those of new ones.
+        sizes: their sizes, likewise.
+        heap: where payloads of frames are.
+        offsets: where each one begins, by id.
+        lengths: its size, by id.
+        same_as: as of `look_up_reference`.
+        hints: likewise.
+
+    Returns:
+        How many candidates are new.
+    """
+    n = begin = end = 0
+    for j, size in enumerate(sizes.tolist()):
+        payload, hint = data[end : end + size], hints[j]
+        if hint > 0 and heap[offsets[hint] :][: lengths[hint]].tobytes() != payload.tobytes():
+            hints[j] = -1
+        if same_as[j] == j and hints[j] < 0:
+            data[begin : begin + size], sizes[n] = payload, size
+            n, begin = n + 1, begin + size
+        end += size
+    return n
 
 
 def finish_kernel(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import jit, optional
-from sb3_extra_buffers.codecs.base import Bytes, Codec, Ints, array_bytes, grown
+from sb3_extra_buffers.codecs.base import Bytes, Codec, Encoded, Ints, array_bytes, grown
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.codecs.interleave import to_pixels, to_planes
 from sb3_extra_buffers.frames import matching, pairs
@@ -23,6 +23,7 @@ Ids = NDArray[np.uint32]
 _ENTRY = 24  # bytes of tables per frame
 _ENTRIES = 64  # ids by which the tables grow at least, where bytes are not limited
 _NOTHING = np.zeros(0, np.int64)
+_NO_FRAMES = Encoded(np.zeros(0, np.uint8), _NOTHING, _NOTHING)
 _BEGUN = np.array((0, 0, -1, -1), np.int64)  # what `progress` of `fused` is at first
 
 
@@ -40,6 +41,7 @@ class FrameStore:
         lock: shared with whoever must read ids and frames in one step.
     """
 
+    reads_heap = True  # whether payloads may be compared with those in the heap
     by_pixel = False  # whether frames of several channels are compared pixel by pixel, as they came
     n_puts = 0  # how often something was stored: an id may now be that of another frame
 
@@ -84,6 +86,7 @@ class FrameStore:
         self._overlap_interleaved = matching.overlap_interleaved()
         self._look_up = matching.look_up()
         self._confirm = matching.confirm()
+        self._tell = matching.tell()
         self._finish = matching.finish()
         self._count = matching.count()
         self._groups = pairs.grouping()
@@ -398,15 +401,22 @@ class FrameStore:
             candidates, self._weights, self._index_hashes, self._index_ids, self.counts, same_as, hints
         )
         frames = candidates.view(np.uint8)
-        if known:
-            hinted = (hints > 0).nonzero()[0]
-            if hinted.size:
-                stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
-                self.take(hints[hinted], stored)
-                self._confirm(self._pixels(stored) if self.by_pixel else stored, frames, hinted, hints)
-            new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
-            frames, sources = frames[new], sources[new]
-        offsets, lengths, references = self._append(frames[:, : self.frame_bytes], sources)
+        if known and self.reads_heap and self.coder.payloads_tell:
+            encoded = self._encoded(frames, sources)
+            tables = self.heap.data, self.offsets, self.lengths
+            n = self._tell(encoded.data, encoded.lengths, *tables, same_as, hints)
+            encoded = Encoded(encoded.data, encoded.lengths[:n], encoded.references[:n])
+        else:
+            if known:
+                hinted = (hints > 0).nonzero()[0]
+                if hinted.size:
+                    stored = np.empty((len(hinted), self.frame_bytes), np.uint8)
+                    self.take(hints[hinted], stored)
+                    self._confirm(self._pixels(stored) if self.by_pixel else stored, frames, hinted, hints)
+                new = ((hints < 0) & (same_as == np.arange(k))).nonzero()[0]
+                frames, sources = frames[new], sources[new]
+            encoded = self._encoded(frames, sources)
+        offsets, lengths, references = self._append(encoded)
         ids, left = np.empty(codes.shape, np.uint32), np.full(1, -1, np.int64)
 
         def complete() -> None:
@@ -481,19 +491,25 @@ class FrameStore:
         self._let_go(0, empty)
         return ids
 
-    def _append(self, frames: Bytes, streams: Ints) -> tuple[Ints, Ints, Ints]:
+    def _encoded(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return the payloads of frames, which may have padding at their ends."""
+        if not len(frames):
+            return _NO_FRAMES
+        self._check_budget(len(frames))
+        encode = self.coder.encode_pixels if self.by_pixel else self.coder.encode
+        return encode(frames[:, : self.frame_bytes], streams)
+
+    def _append(self, encoded: Encoded) -> tuple[Ints, Ints, Ints]:
         """Store the payloads of new frames, and make sure there are ids for them."""
-        n = len(frames)
-        if n == 0:
+        data, lengths, references = encoded
+        if not len(lengths):
             return _NOTHING, _NOTHING, _NOTHING
-        self._check_budget(n)
-        encoded = (self.coder.encode_pixels if self.by_pixel else self.coder.encode)(frames, streams)
         try:
-            if n > self.n_free:
-                self._grow_table(n)
-            return self.heap.append(encoded.data, encoded.lengths), *encoded[1:]
+            if len(lengths) > self.n_free:
+                self._grow_table(len(lengths))
+            return self.heap.append(data, lengths), lengths, references
         except BaseException:
-            self.coder.release(encoded.references)
+            self.coder.release(references)
             raise
 
     def _recount(self, up: NDArray[Any], down: NDArray[Any]) -> None:
