@@ -24,7 +24,7 @@ from sb3_extra_buffers.frames.heap import Budget
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not unmap pages on request")
 
-METHODS = ["auto", "delta", "delta/2", "none", "zstd3", "rle-jit"]
+METHODS = ["auto", "delta", "delta/2", "none", "zstd3", "rle-jit", "near"]
 
 
 @pytest.mark.parametrize("hot", [0, 1 << 26])

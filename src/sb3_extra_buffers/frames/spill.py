@@ -189,7 +189,6 @@ class SpilledFrames(FrameStore):
     """A frame store whose payloads are in a file."""
 
     heap: SpilledHeap
-    reads_heap = False  # it is checked and mapped by `take`
 
     def __init__(
         self, frame_bytes: int, codec: Codec, stack: int, streams: int, budget: Budget, lock: Lock, spill: Spill

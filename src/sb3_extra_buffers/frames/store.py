@@ -41,7 +41,6 @@ class FrameStore:
         lock: shared with whoever must read ids and frames in one step.
     """
 
-    reads_heap = True  # whether payloads may be compared with those in the heap
     by_pixel = False  # whether frames of several channels are compared pixel by pixel, as they came
     n_puts = 0  # how often something was stored: an id may now be that of another frame
 
@@ -401,7 +400,7 @@ class FrameStore:
             candidates, self._weights, self._index_hashes, self._index_ids, self.counts, same_as, hints
         )
         frames = candidates.view(np.uint8)
-        if known and self.reads_heap and self.coder.payloads_tell:
+        if known and self.coder.payloads_tell:
             encoded = self._encoded(frames, sources)
             tables = self.heap.data, self.offsets, self.lengths
             n = self._tell(encoded.data, encoded.lengths, *tables, same_as, hints)
