@@ -66,6 +66,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "replay-palette-codes": lambda: buffer(
         "replay", 300, KINDS["pictures"], 4, frame_stack=1, **zstd(filter="palette")
     ),
+    "replay-palette-contexts": lambda: buffer(
+        "replay", 300, KINDS["pictures"], 4, frame_stack=1, **zstd(filter="palette")
+    ),
     "replay-palette-delta": lambda: buffer(
         "replay",
         30,

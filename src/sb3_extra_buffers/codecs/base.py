@@ -101,6 +101,10 @@ class Coder:
         self.frame_bytes = frame_bytes
         self.learning = True  # False: encode with what is known, because there is no room for more
 
+    def of_today(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the state that a file has as this version knows it; of what is left out, a new coder's is taken."""
+        return saved
+
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames` [n, frame_bytes]; `streams` [n] says which env each one comes from."""
         payloads: list[bytes] = []
@@ -189,6 +193,11 @@ class Coder:
     def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
         """Return how many bytes there are to work on, and from how many on another thread pays: these never do."""
         return 0, 1
+
+    @property
+    def slowness(self) -> int:
+        """How many times as long as an ordinary decoder it takes, where threads may help."""
+        return 1
 
     def _decode_one(self, payload: Bytes, reference: int, out: Bytes) -> None:
         self.codec.decode(payload, out)

@@ -241,7 +241,8 @@ class PaletteCoder(Coder):
             return out.nbytes, self._worth
         if not self.inner.effort(lengths[packed], sources[packed], out[:, : self.pixels])[0]:
             return 0, parallel.WORTH
-        return out.nbytes, 4 * parallel.WORTH  # each piece has several calls, between which threads wait for the GIL
+        # Each piece has several calls, between which threads wait for the GIL.
+        return out.nbytes, 4 * parallel.WORTH // self.inner.slowness
 
     def release(self, references: Ints) -> None:
         """Tell the inner coders."""

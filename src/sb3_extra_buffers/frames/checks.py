@@ -220,7 +220,7 @@ def coder(coder: Coder, state: dict[str, Any]) -> None:
         if not (0 <= saved.current < len(saved.colours) <= 16) or saved.colours[0, 0]:
             raise ValueError("palettes are not as they should be")
     elif isinstance(coder, NeighboursCoder):
-        _neighbours(saved)
+        _neighbours(coder, saved)
     elif isinstance(coder, ZstdCoder):
         if saved.seen < 0 or not saved.dictionaries or saved.dictionaries[0] != b"":
             raise ValueError("dictionaries are not as they should be")
@@ -245,23 +245,16 @@ def _delta(coder: DeltaCoder, saved: Any) -> None:
     shaped(saved.savings, np.int64, len(saved.backgrounds), name="savings")
 
 
-def _neighbours(saved: Any) -> None:
-    if len(saved.sets) > len(neighbours.LEARNED_AFTER) or min(saved.seen, saved.spent) < 0:
+def _neighbours(coder: NeighboursCoder, saved: Any) -> None:
+    if len(saved.sets) > 2 * len(neighbours.LEARNED_AFTER) or min(saved.seen, saved.spent) < 0:
         raise ValueError(f"there are {len(saved.sets)} sets of codes")
     for learned in saved.sets:
-        n, rest = divmod(len(learned) - 256, 257)
-        if not 1 <= n <= neighbours.MOST + 1 or rest:
-            raise ValueError(f"a set of codes does not have {len(learned)} bytes")
-        order, lengths = neighbours.unpacked(learned)
-        if (np.sort(order) != np.arange(256)).any():
-            raise ValueError("a set of codes does not have each byte once")
-        _codes(lengths, neighbours.LONGEST)
-        if (lengths[:, huffman.ESCAPE] == 0).any():
-            raise ValueError("a code has no escape")
-    if saved.counts.dtype != np.uint32 or saved.counts.shape not in ((256, 256), (0, 256)):
-        raise ValueError("counts are not as they should be")
-    if not saved.counts.size and 0 < saved.seen < neighbours.LEARNED_AFTER[-1]:
-        raise ValueError("counts are gone too early")
+        neighbours.opened(learned)
+    shaped(saved.samples, np.uint8, None, coder.frame_bytes, name="samples")
+    is_over = saved.seen in (0, neighbours.LEARNED_AFTER[-1])
+    if len(saved.samples) != (0 if is_over else coder.most_samples) or saved.seen > neighbours.LEARNED_AFTER[-1]:
+        raise ValueError(f"there are {len(saved.samples)} samples after {saved.seen} frames")
+    below(np.array([saved.sampled]), len(saved.samples) + 1, "a sample")
 
 
 def _codes(lengths: NDArray[np.uint8], longest: int) -> None:

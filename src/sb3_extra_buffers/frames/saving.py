@@ -302,9 +302,10 @@ class Decoder:
 
     def _restore_coder(self, coder: Coder, saved: dict[str, Any]) -> None:
         state = {key: value for key, value in vars(coder).items() if not key.startswith("_")}
-        if saved.keys() != state.keys() - set(checks.STRUCTURE):
+        today = coder.of_today(saved)
+        if today.keys() != state.keys() - set(checks.STRUCTURE) and today is saved:
             raise ValueError(f"the state of a {type(coder).__name__} is not {', '.join(saved)}")
-        for key, content in saved.items():
+        for key, content in today.items():
             known = state[key]
             if isinstance(known, Coder):
                 self._restore_coder(known, content["coder"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROWS = 8
 """Rows that are stored at once, at most: more gain little."""
-_BYTES = 1 << 21  # of what is kept of them, at most
+_BYTES = 1 << 19  # of what is kept of them, at most
 
 
 class Write:
