@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sb3_extra_buffers.codecs import jit, painting, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes, check_bounds
 from sb3_extra_buffers.codecs.interleave import Interleave
+from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.codecs.neighbours import Neighbours
 from sb3_extra_buffers.codecs.zstd import Zstd
 
@@ -55,7 +56,10 @@ class Palette(Codec):
     @property
     def named(self) -> Codec:
         """The codec that it was put before."""
-        return self.inner.inner if isinstance(self.inner, Neighbours) else self.inner
+        codec = self.inner
+        while isinstance(codec, (Like, Neighbours)):
+            codec = codec.inner
+        return codec
 
     @property
     def without(self) -> Codec:
@@ -71,7 +75,7 @@ class Palette(Codec):
             row_bytes: size of a row of the picture.
             **settings: `channels` and `planar`.
         """
-        palette = cls(Neighbours(inner) if isinstance(inner, Zstd) else inner, **settings)
+        palette = cls(Like(Neighbours(inner)) if isinstance(inner, Zstd) else inner, **settings)
         return palette.adapted(row_bytes=row_bytes)
 
     def adapted(self, **settings: Any) -> Palette:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sb3_extra_buffers.codecs import Codec
 from sb3_extra_buffers.codecs.base import Coder
+from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.codecs.neighbours import Neighbours
 from sb3_extra_buffers.codecs.registry import CODECS, FILTERS
 from sb3_extra_buffers.codecs.spans import Spans
@@ -47,7 +48,7 @@ Notes = dict[str, tuple["weakref.ref[Heap | IdTable]", int]]
 
 _OBJECTS = 4096  # of an array of objects, in one block of JSON
 _IDS = 1 << 20  # looked at at a time
-_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Neighbours, Spans)}}
+_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Like, Neighbours, Spans)}}
 _PLAIN = (type(None), bool, int, float, str)
 
 
