@@ -14,6 +14,7 @@ from interrupting import interrupts
 
 from sb3_extra_buffers.codecs import Codec, CodecError, Encoded, get_codec, parallel
 from sb3_extra_buffers.codecs.base import Coder, array_bytes
+from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.frames.array import CompressedArray
 
 METHODS = [
@@ -61,6 +62,7 @@ CODECS |= {
 CODECS["zstd3, palette, rows of 7 pixels"] = get_codec(
     "zstd3", {"filter": "palette", "dictionary_bytes": 0}, channels=3, planar=True, row_bytes=7
 )
+CODECS |= {f"like before {method}": Like(get_codec(method)) for method in ("none", "delta", "zstd3")}
 CODECS["zstd without dictionary"] = get_codec("zstd", {"dictionary_bytes": 0})
 SIZES = [1, 2, 3, 63, 64, 1000, 7056]
 KINDS = ["noise", "sparse", "constant", "zeros", "runs", "counting"]

@@ -36,13 +36,15 @@ MOST = 2048
 PARTS = 32
 """Rows of memory that a key takes at most."""
 
+LATELY = 64
+"""Payloads of the inner codec that count as lately."""
+
 NOT_YET, COMING = -1, -2
 """What a view has in the place of a key: none, or one whose payload is being written."""
 
 _SMALLEST = 512  # bytes of frames below which there is little to save
 _AT_ONCE = MOST // 8  # frames: so few that none of their views is forgotten before all are done
 _STEP = 64  # views by which there is room for more
-_LATELY = 64  # payloads of the inner codec
 _BLOCK = 64
 
 
@@ -83,7 +85,7 @@ class LikeCoder(Coder):
         references: of these payloads, for the inner coder.
         parts: in which rows each payload lies, `[n_keys, PARTS]`.
         rows: of memory.
-        usual: `_LATELY` times the bytes that the inner coder takes for a frame.
+        usual: `LATELY` times the bytes that the inner coder takes for a frame.
     """
 
     codec: Like
@@ -109,7 +111,7 @@ class LikeCoder(Coder):
         self._look = jit.choose(
             _look_kernel,
             look_reference,
-            f"void({frames}, {ints}, {ints}, {frames}, {ints}, {ints}, {ints}, {ints}, {ints}, int64, boolean, {ints},"
+            f"int64({frames}, {ints}, {ints}, {frames}, {ints}, {ints}, {ints}, {ints}, {ints}, int64, boolean, {ints},"
             f" {ints})",
         )
         self._tell = jit.choose(
@@ -126,7 +128,7 @@ class LikeCoder(Coder):
         self._has_kernels = optional.has_numba()  # without, it would take too long to try; what is there can be read
         self._places, self._expected = places(self.frame_bytes), expected(self.frame_bytes)
         free = np.ones(len(self.rows), np.bool_)
-        free[_rows_of(self.parts, self.sizes, self.rows.shape[1])] = False
+        free[rows_of(self.parts, self.sizes, self.rows.shape[1])] = False
         self._free_keys, self._free_rows = (self.sizes == 0).nonzero()[0], free.nonzero()[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,25 +141,27 @@ class LikeCoder(Coder):
     def encode(self, frames: Bytes, streams: Ints) -> Encoded:
         """Return the payloads of `frames`: what differs from keys, or what the inner coder makes of them."""
         self.inner.learning = self.learning
-        n = len(frames)
-        if n > _AT_ONCE:
-            some = [slice(start, start + _AT_ONCE) for start in range(0, n, _AT_ONCE)]
-            parts = [self.encode(frames[one], streams[one]) for one in some]
-            return Encoded(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-        if not self._has_kernels or not n:
+        if not self._has_kernels or not len(frames):
             return self._behind(frames, streams)
-        frames = jit.contiguous(frames)
+        frames, start, parts = jit.contiguous(frames), 0, []
+        while start < len(frames):
+            parts.append(self._some(frames[start : start + _AT_ONCE], streams[start : start + _AT_ONCE]))
+            start += len(parts[-1].lengths)
+        return parts[0] if len(parts) == 1 else Encoded(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _some(self, frames: Bytes, streams: Ints) -> Encoded:
+        """Return the payloads of some frames, of the first at least: up to one that is like one that becomes a key."""
         if self.learning:
-            self._remember_more(n)
-        chosen, coming = np.full((2, n), -1, np.int64)
+            self._remember_more(len(frames))
+        chosen, coming = np.full((2, len(frames)), -1, np.int64)
         try:
-            self._look(
+            n = self._look(
                 *(frames, self._places, self._expected, self.marks, self.keys, self.last_used, self.saved, self.clock),
-                *(self.uses, self.usual // _LATELY, self.learning, chosen, coming),
+                *(self.uses, self.usual // LATELY, self.learning, chosen, coming),
             )
             if chosen.max() < 0 and coming.max() < 0:
-                return self._behind(frames, streams)
-            return self._by_keys(frames, streams, chosen, coming)
+                return self._behind(frames[:n], streams[:n])
+            return self._by_keys(frames[:n], streams[:n], chosen[:n], coming[:n])
         except BaseException:  # also of Ctrl-C
             self.keys[self.keys == COMING] = NOT_YET
             np.subtract.at(self.uses, chosen[chosen >= 0], 1)
@@ -169,14 +173,14 @@ class LikeCoder(Coder):
         n = len(frames)
         if n:
             mean = int(encoded.lengths.sum()) // n
-            self.usual += min(n, _LATELY) * (mean - self.usual // _LATELY) if self.usual else _LATELY * mean
+            self.usual += min(n, LATELY) * (mean - self.usual // LATELY) if self.usual else LATELY * mean
         return encoded._replace(references=encoded.references << 1)
 
     def _by_keys(self, frames: Bytes, streams: Ints, chosen: Ints, coming: Ints) -> Encoded:
         """Return the payloads of frames of which some have `chosen` keys, or become those of the views `coming`."""
         which = (chosen >= 0).nonzero()[0]
         numbers, nth = np.unique(chosen[which], return_inverse=True)
-        most = min(self.usual // _LATELY * 7 // 8, self.frame_bytes - 1)  # clearly less, since both have to be decoded
+        most = min(self.usual // LATELY * 7 // 8, self.frame_bytes - 1)  # clearly less, since both have to be decoded
         told, sizes = np.empty(len(which) * most, np.uint8), np.empty(len(which), np.int64)
         if which.size:
             self._tell(frames, which, self._key_frames(numbers), nth, most, told, sizes)
@@ -221,8 +225,9 @@ class LikeCoder(Coder):
     def _make_room(self, n_rows: int) -> None:
         """Take back the keys that nothing refers to; then make sure that there is one more, of so many rows."""
         gone = ((self.uses == 0) & (self.sizes > 0)).nonzero()[0]
-        rows = _rows_of(self.parts[gone], self.sizes[gone], self.rows.shape[1])
-        free_keys, free_rows = np.concatenate([self._free_keys, gone]), np.concatenate([self._free_rows, rows])
+        rows = rows_of(self.parts[gone], self.sizes[gone], self.rows.shape[1])
+        free_keys = np.sort(np.concatenate([self._free_keys, gone]))  # so one that was pickled goes on alike
+        free_rows = np.sort(np.concatenate([self._free_rows, rows]))
         self.inner.release(self.references[gone])
         self.sizes[gone] = 0
         self._free_keys, self._free_rows = free_keys, free_rows
@@ -239,13 +244,17 @@ class LikeCoder(Coder):
 
     def _remember_more(self, n: int) -> None:
         """Make room for the views of `n` more frames, as long as there are not too many."""
-        free = np.count_nonzero(self.last_used < 0) if len(self.keys) < MOST else n
+        free = int(np.count_nonzero(self.last_used < 0)) if len(self.keys) < MOST else n
         if free >= n:
             return
         more = min(max(n - free, _STEP), MOST - len(self.keys))
         marks = np.zeros((MARKS, len(self.keys) + more), np.uint8)
         marks[:, : len(self.keys)] = self.marks
-        keys, last_used, saved = grown(self.keys, more, NOT_YET), grown(self.last_used, more, -1), grown(self.saved, more)
+        keys, last_used, saved = (
+            grown(self.keys, more, NOT_YET),
+            grown(self.last_used, more, -1),
+            grown(self.saved, more),
+        )
         self.marks, self.keys, self.last_used, self.saved = marks, keys, last_used, saved
 
     def _key_frames(self, numbers: Ints) -> Bytes:
@@ -322,7 +331,7 @@ def expected(frame_bytes: int) -> Ints:
     return frame_bytes // (8 * _BLOCK) + 7 * frame_bytes * np.arange(MARKS + 1, dtype=np.int64) // (5 * MARKS)
 
 
-def _rows_of(parts: NDArray[np.uint32], sizes: Ints, width: int) -> Ints:
+def rows_of(parts: NDArray[np.uint32], sizes: Ints, width: int) -> Ints:
     """Return in which rows of this width payloads of these sizes lie."""
     taken = np.arange(parts.shape[1]) < -(-sizes[:, None] // width)
     return parts[taken].astype(np.int64)
@@ -342,32 +351,32 @@ def _look_kernel(
     learning: bool,
     chosen: Ints,
     coming: Ints,
-) -> None:
+) -> int:
     n_views, n_marks = keys.size, places.size
     differ = np.empty(n_views, np.uint8)
     for i in range(frames.shape[0]):
         frame = frames[i]
-        clock[0] += 1
         differ[:] = 0
         for k in range(n_marks):
             mark, of_views = frame[places[k]], marks[k]
             for v in range(n_views):
                 differ[v] += np.uint8(of_views[v] != mark)
         near, view = n_marks + 1, -1
-        near_key, key_view, oldest = n_marks + 1, -1, 0
+        near_key, key_view = n_marks + 1, -1
         for v in range(n_views):
-            if last_used[v] < last_used[oldest]:
-                oldest = v
-            n = np.int64(differ[v])
+            n = int(differ[v])
             if n < near_key and last_used[v] >= 0:
                 if n < near:
                     near, view = n, v
                 if keys[v] >= 0:
                     near_key, key_view = n, v
-        by_key = expected[near_key] if key_view >= 0 else usual
+        by_key = int(expected[near_key]) if key_view >= 0 else usual
         is_like = by_key < usual
         by_key = min(by_key, usual)
-        comes_back = view >= 0 and keys[view] == NOT_YET and 10 * expected[near] < 7 * by_key
+        comes_back = view >= 0 and keys[view] < 0 and 10 * expected[near] < 7 * by_key
+        if comes_back and keys[view] == COMING and i > 0:
+            return i
+        clock[0] += 1
         if learning and comes_back:
             for k in range(n_marks):
                 marks[k, view] = frame[places[k]]
@@ -381,12 +390,17 @@ def _look_kernel(
             chosen[i] = keys[key_view]
             uses[keys[key_view]] += 1
             last_used[key_view] = clock[0]
-        if learning and not comes_back and 5 * by_key > usual and n_views > 0:
+        if learning and not comes_back and 5 * by_key >= usual and n_views > 0:
+            oldest = 0
+            for v in range(n_views):
+                if last_used[v] < last_used[oldest]:
+                    oldest = v
             if keys[oldest] >= 0:
                 uses[keys[oldest]] -= 1
             for k in range(n_marks):
                 marks[k, oldest] = frame[places[k]]
             keys[oldest], last_used[oldest], saved[oldest] = NOT_YET, clock[0], 0
+    return len(frames)
 
 
 def look_reference(
@@ -403,8 +417,10 @@ def look_reference(
     learning: bool,
     chosen: Ints,
     coming: Ints,
-) -> None:
+) -> int:
     """Find for each frame the key that it is likely to be like, or whether it should become one.
+
+    Returns how many frames that was done for: all before the first that is likely to be like one that becomes a key.
 
     Args:
         frames: `[n, frame_bytes]`.
@@ -422,7 +438,6 @@ def look_reference(
         coming: the views that are `COMING` go there, likewise.
     """
     for i, frame in enumerate(frames):
-        clock += 1
         here = frame[places]
         differ = np.count_nonzero(marks != here[:, None], axis=0)
         differ[last_used < 0] = len(places) + 1
@@ -431,27 +446,29 @@ def look_reference(
         by_key = usual
         if of_keys.min(initial=len(places) + 1) <= len(places):
             by_key = int(min(usual, expected[of_keys.min()]))
-        comes_back = False
-        if nearest < of_keys.min(initial=len(places) + 1):  # one without a key
-            view = differ.argmin()
-            comes_back = bool(keys[view] == NOT_YET and 10 * expected[nearest] < 7 * by_key)
-            if learning and comes_back:
-                marks[:, view], last_used[view] = here, clock[0]
-                saved[view] += by_key - expected[nearest]
-                if 2 * saved[view] > usual:
-                    keys[view], coming[i] = COMING, view
-                    continue
+        view = differ.argmin() if keys.size else -1
+        comes_back = bool(nearest < of_keys.min(initial=len(places) + 1) and 10 * expected[nearest] < 7 * by_key)
+        if comes_back and keys[view] == COMING and i > 0:
+            return i
+        clock += 1
+        if learning and comes_back:
+            marks[:, view], last_used[view] = here, clock[0]
+            saved[view] += by_key - expected[nearest]
+            if 2 * saved[view] > usual:
+                keys[view], coming[i] = COMING, view
+                continue
         if by_key < usual:
             view = of_keys.argmin()
             chosen[i] = keys[view]
             uses[keys[view]] += 1
             last_used[view] = clock[0]
-        if learning and not comes_back and 5 * by_key > usual and keys.size:
+        if learning and not comes_back and 5 * by_key >= usual and keys.size:
             oldest = last_used.argmin()
             if keys[oldest] >= 0:
                 uses[keys[oldest]] -= 1
             marks[:, oldest] = here
             keys[oldest], last_used[oldest], saved[oldest] = NOT_YET, clock[0], 0
+    return len(frames)
 
 
 def _encode_kernel(frames: Bytes, which: Ints, keys: Bytes, nth: Ints, most: int, data: Bytes, lengths: Ints) -> int:
@@ -501,7 +518,7 @@ def _encode_kernel(frames: Bytes, which: Ints, keys: Bytes, nth: Ints, most: int
             continue
         lengths[i] = length
         for part, n in (
-            (head, head.size),
+            (head, np.int64(head.size)),
             (groups, np.int64(n_groups)),
             (masks, np.int64(n_masks)),
             (values, np.int64(n_values)),
@@ -509,7 +526,7 @@ def _encode_kernel(frames: Bytes, which: Ints, keys: Bytes, nth: Ints, most: int
             target = data[end : end + n]
             for b in range(n):
                 target[b] = part[b]
-            end += n
+            end += int(n)
     return end
 
 
@@ -528,8 +545,8 @@ def encode_reference(frames: Bytes, which: Ints, keys: Bytes, nth: Ints, most: i
     end = 0
     for i, (frame, key) in enumerate(zip(frames[which], keys[nth], strict=True)):
         differs = np.append(frame != key, np.zeros(-frame.size % _BLOCK, np.bool_)).reshape(-1, 8, 8)
-        groups = differs.any(axis=2)
-        blocks = groups.any(axis=1)
+        groups: Any = differs.any(axis=2)
+        blocks: Any = groups.any(axis=1)
         head, masks = np.packbits(blocks, bitorder="little"), np.packbits(differs, axis=2, bitorder="little")
         rest = np.packbits(groups[blocks], axis=1, bitorder="little").reshape(-1), masks[groups].reshape(-1)
         payload = np.concatenate([head, *rest, frame[frame != key]]) if blocks.any() else frame[:0]
@@ -558,7 +575,7 @@ def _decode_kernel(heap: Bytes, offsets: Ints, lengths: Ints, nth: Ints, rows: I
         for _ in range(3):
             if end > length:
                 return i
-            ones = 0
+            ones: Any = 0
             for b in range(begin, end):
                 bits = payload[b]
                 bits = np.uint8(bits - (bits >> np.uint8(1) & np.uint8(0x55)))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import huffman, neighbours
+from sb3_extra_buffers.codecs import huffman, like, neighbours
 from sb3_extra_buffers.codecs.base import Coder
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.codecs.interleave import InterleaveCoder
+from sb3_extra_buffers.codecs.like import LikeCoder
 from sb3_extra_buffers.codecs.neighbours import NeighboursCoder
 from sb3_extra_buffers.codecs.palette import PaletteCoder
 from sb3_extra_buffers.codecs.spans import SpanCoder
@@ -189,6 +190,10 @@ def references(coder: Coder, named: NDArray[np.int64]) -> None:
         below((named & 255)[~plain], len(coder.colours), "a frame")
         references(coder.inner, named[~plain] >> 8)
         references(coder.whole, named[plain] >> 8)
+    elif isinstance(coder, LikeCoder):
+        by_key = (named & 1) == 1
+        _keys(named[by_key] >> 1, coder.sizes, "a frame")
+        references(coder.inner, named[~by_key] >> 1)
     elif isinstance(coder, NeighboursCoder):
         below(named & 255, 2 + len(coder.sets), "a frame")
         references(coder.inner, named >> 8)
@@ -219,6 +224,8 @@ def coder(coder: Coder, state: dict[str, Any]) -> None:
         below(saved.known - 1, 256, "a palette")
         if not (0 <= saved.current < len(saved.colours) <= 16) or saved.colours[0, 0]:
             raise ValueError("palettes are not as they should be")
+    elif isinstance(coder, LikeCoder):
+        _like(coder, saved)
     elif isinstance(coder, NeighboursCoder):
         _neighbours(coder, saved)
     elif isinstance(coder, ZstdCoder):
@@ -243,6 +250,32 @@ def _delta(coder: DeltaCoder, saved: Any) -> None:
     shaped(saved.backgrounds, np.uint32, None, coder.n_words, name="backgrounds")
     shaped(saved.votes, np.int8, len(saved.backgrounds), 4 * coder.n_words, name="votes")
     shaped(saved.savings, np.int64, len(saved.backgrounds), name="savings")
+
+
+def _like(coder: LikeCoder, saved: Any) -> None:
+    n_views, n_keys = len(saved.keys), len(saved.sizes)
+    if n_views > like.MOST or not 0 <= saved.usual <= like.LATELY * coder.frame_bytes:
+        raise ValueError(f"there are {n_views} views")
+    shaped(saved.marks, np.uint8, like.MARKS, n_views, name="marks")
+    for name in ("keys", "last_used", "saved"):
+        shaped(getattr(saved, name), np.int64, n_views, name=name)
+    for name in ("uses", "sizes", "references"):
+        shaped(getattr(saved, name), np.int64, n_keys, name=name)
+    shaped(saved.clock, np.int64, 1, name="clock")
+    shaped(saved.parts, np.uint32, n_keys, like.PARTS, name="parts")
+    width = -(-coder.frame_bytes // like.PARTS)
+    shaped(saved.rows, np.uint8, None, width, name="rows")
+    below(saved.sizes, coder.frame_bytes + 1, "a key")
+    below(like.rows_of(saved.parts, saved.sizes, width), len(saved.rows), "a key")
+    below(saved.keys + 1, n_keys + 1, "a view")
+    _keys(saved.keys[saved.keys >= 0], saved.sizes, "a view")
+    references(coder.inner, saved.references[saved.sizes > 0])
+
+
+def _keys(named: NDArray[np.int64], sizes: NDArray[np.int64], name: str) -> None:
+    below(named, len(sizes), name)
+    if (sizes[named] == 0).any():
+        raise ValueError(f"{name} refers to a key that is not there")
 
 
 def _neighbours(coder: NeighboursCoder, saved: Any) -> None:
