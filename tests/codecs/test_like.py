@@ -246,6 +246,21 @@ def test_views_that_were_not_seen_for_long_are_forgotten(monkeypatch):
     assert sizes[-1] < 1.5 * sizes[6]
 
 
+def test_keys_of_which_all_frames_are_gone_make_room_for_others():
+    """In a small buffer, what was seen long ago is remembered, but keeps no memory."""
+    coder, _ = twins()
+    sizes = []
+    for turn in range(30):
+        alive = [encoded(coder, with_sprites(views(8, seed=turn), seed)) for seed in range(3)]
+        assert_counted(coder, [payloads.references for payloads in alive])
+        sizes.append(coder.rows.size)
+        for payloads in alive:
+            coder.release(payloads.references)
+    assert sizes[-1] <= 1.3 * sizes[0]
+    again = encoded(coder, with_sprites(views(8, seed=0), 9))
+    assert again.lengths.tolist() == [0] * 8
+
+
 def test_no_new_memory_without_room():
     coder, _ = twins()
     coder.learning = False
@@ -391,7 +406,7 @@ def test_rows_that_are_copied():
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("where", ["_look", "_tell", "_behind", "_keep", "_key_frames", "_make_room"])
+@pytest.mark.parametrize("where", ["_look", "_tell", "_behind", "_keep", "_decode_keys", "_make_room"])
 def test_interrupted(where, error):
     """No key is counted for less than refers to it, and none stays on its way."""
     coder, _ = twins()

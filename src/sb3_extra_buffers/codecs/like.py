@@ -183,7 +183,9 @@ class LikeCoder(Coder):
         most = min(self.usual // LATELY * 7 // 8, self.frame_bytes - 1)  # clearly less, since both have to be decoded
         told, sizes = np.empty(len(which) * most, np.uint8), np.empty(len(which), np.int64)
         if which.size:
-            self._tell(frames, which, self._key_frames(numbers), nth, most, told, sizes)
+            keys = np.empty((len(numbers), self.frame_bytes), np.uint8)
+            self._decode_keys(numbers, np.arange(len(numbers)), keys)
+            self._tell(frames, which, keys, nth, most, told, sizes)
         lengths, references = np.empty(len(frames), np.int64), np.empty(len(frames), np.int64)
         lengths[which], references[which] = sizes, chosen[which] << 1 | 1
         others = chosen < 0
@@ -223,7 +225,12 @@ class LikeCoder(Coder):
         return key
 
     def _make_room(self, n_rows: int) -> None:
-        """Take back the keys that nothing refers to; then make sure that there is one more, of so many rows."""
+        """Take back the keys of which all frames are gone; then make sure that there is one more, of so many rows."""
+        views = (self.keys >= 0).nonzero()[0]
+        views = views[self.uses[self.keys[views]] == 1]  # a key is a frame's payload: there are not more than frames
+        lonely = self.keys[views]
+        self.keys[views] = NOT_YET
+        self.uses[lonely] = 0
         gone = ((self.uses == 0) & (self.sizes > 0)).nonzero()[0]
         rows = rows_of(self.parts[gone], self.sizes[gone], self.rows.shape[1])
         free_keys = np.sort(np.concatenate([self._free_keys, gone]))  # so one that was pickled goes on alike
@@ -257,17 +264,15 @@ class LikeCoder(Coder):
         )
         self.marks, self.keys, self.last_used, self.saved = marks, keys, last_used, saved
 
-    def _key_frames(self, numbers: Ints) -> Bytes:
-        """Return the frames that are keys."""
-        sizes = self.sizes[numbers]
-        width = self.rows.shape[1]
+    def _decode_keys(self, numbers: Ints, rows: Ints, out: Bytes) -> None:
+        """Write the frames that are keys into `out[rows]`."""
+        sizes, width = self.sizes[numbers], self.rows.shape[1]
         n = -(-int(sizes.max(initial=0)) // width)
-        frames = np.empty((len(numbers), self.frame_bytes), np.uint8)
         heap = self.rows[self.parts[numbers, :n]].reshape(-1)
-        offsets = n * width * np.arange(len(numbers), dtype=np.int64)
-        if (sizes == 0).any() or self.inner.decode_new(heap, offsets, sizes, self.references[numbers], frames) >= 0:
+        offsets, nowhere = n * width * np.arange(len(numbers), dtype=np.int64), np.full(len(numbers), -1, np.int64)
+        where = offsets, sizes, self.references[numbers], rows, nowhere
+        if (sizes == 0).any() or self.inner.decode_part(heap, *where, out) >= 0:
             raise CodecError("like: a key is not there, or damaged")
-        return frames
 
     def decode_part(
         self, heap: Bytes, offsets: Ints, lengths: Ints, references: Ints, rows: Ints, sources: Ints, out: Bytes
@@ -282,11 +287,17 @@ class LikeCoder(Coder):
                 return int(which[bad])
         which = (new & by_key).nonzero()[0]
         if which.size:
-            numbers, nth = np.unique(references[which] >> 1, return_inverse=True)
+            numbers, first, nth = np.unique(references[which] >> 1, return_index=True, return_inverse=True)
             if numbers[0] < 0 or numbers[-1] >= len(self.sizes):
                 raise CodecError("like: a frame refers to a key that is not there")
-            keys = self._key_frames(numbers)
-            bad = self._patch(heap, offsets[which], lengths[which], nth, rows[which], keys, out)
+            # Each key goes where the first of its frames will be, which is therefore the last to be patched.
+            places = rows[which[first]]
+            self._decode_keys(numbers, places, out)
+            is_first = np.zeros(len(which), np.bool_)
+            is_first[first] = True
+            order = np.concatenate([(~is_first).nonzero()[0], first])
+            which, keys = which[order], places[nth[order]]
+            bad = self._patch(heap, offsets[which], lengths[which], keys, rows[which], out, out)
             if bad >= 0:
                 return int(which[bad])
         if not new.all():
@@ -631,7 +642,7 @@ def decode_reference(heap: Bytes, offsets: Ints, lengths: Ints, nth: Ints, rows:
         lengths: of each.
         nth: of each, its key.
         rows: of `out`.
-        keys: `[n_keys, frame_bytes]`.
+        keys: `[n_keys, frame_bytes]`; may be `out`.
         out: `[n, frame_bytes]`.
     """
     frame_bytes = out.shape[1]
