@@ -572,16 +572,19 @@ def _decode_kernel(heap: Bytes, offsets: Ints, lengths: Ints, nth: Ints, rows: I
     frame_bytes = out.shape[1]
     n_blocks = (frame_bytes + 63) // 64
     n_head = (n_blocks + 7) // 8
+    payload = np.zeros(frame_bytes + 1, np.uint8)
     for i in range(rows.size):
         start, length, row, key = offsets[i], lengths[i], out[rows[i]], keys[nth[i]]
-        if start < 0 or length < 0 or start > heap.size - length:
+        if start < 0 or length < 0 or length > frame_bytes or start > heap.size - length:
             return i
         for b in range(frame_bytes):
             row[b] = key[b]
         if length == 0:
             continue
         # How many there are of everything, and that the payload ends where it should, before anything is looked at.
-        payload = heap[start : start + length]
+        source = heap[start : start + length]
+        for b in range(length):
+            payload[b] = source[b]
         begin, end = 0, n_head
         for _ in range(3):
             if end > length:
@@ -615,10 +618,12 @@ def _decode_kernel(heap: Bytes, offsets: Ints, lengths: Ints, nth: Ints, rows: I
                             mask = payload[mask_at]
                             mask_at += np.uint64(1)
                             if at + 8 <= frame_bytes:
-                                for p in range(8):
-                                    if mask >> np.uint8(p) & np.uint8(1):
-                                        row[np.uint64(at + p)] = payload[value_at]
-                                        value_at += np.uint64(1)
+                                eight = row[at : at + 8]
+                                for p in range(8):  # nothing is asked: what comes next cannot be foreseen
+                                    bit = mask >> np.uint8(p) & np.uint8(1)
+                                    all_or_none = np.uint8(np.uint8(0) - bit)
+                                    eight[p] = (payload[value_at] & all_or_none) | (eight[p] & ~all_or_none)
+                                    value_at += np.uint64(bit)
                             else:
                                 for p in range(8):
                                     if mask >> np.uint8(p) & np.uint8(1):
@@ -648,7 +653,7 @@ def decode_reference(heap: Bytes, offsets: Ints, lengths: Ints, nth: Ints, rows:
     frame_bytes = out.shape[1]
     n_head = -(-frame_bytes // (8 * _BLOCK))
     for i, (start, length, row) in enumerate(zip(offsets.tolist(), lengths.tolist(), rows.tolist(), strict=True)):
-        if start < 0 or length < 0 or start > heap.size - length:
+        if start < 0 or not 0 <= length <= frame_bytes or start > heap.size - length:
             return i
         out[row] = keys[nth[i]]
         if length == 0:
