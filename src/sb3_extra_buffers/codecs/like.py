@@ -287,16 +287,18 @@ class LikeCoder(Coder):
                 return int(which[bad])
         which = (new & by_key).nonzero()[0]
         if which.size:
-            numbers, first, nth = np.unique(references[which] >> 1, return_index=True, return_inverse=True)
+            which = which[references[which].argsort(kind="stable")]
+            numbers = references[which] >> 1
             if numbers[0] < 0 or numbers[-1] >= len(self.sizes):
                 raise CodecError("like: a frame refers to a key that is not there")
             # Each key goes where the first of its frames will be, which is therefore the last to be patched.
-            places = rows[which[first]]
-            self._decode_keys(numbers, places, out)
-            is_first = np.zeros(len(which), np.bool_)
-            is_first[first] = True
-            order = np.concatenate([(~is_first).nonzero()[0], first])
-            which, keys = which[order], places[nth[order]]
+            is_first = np.append(True, numbers[1:] != numbers[:-1])
+            places = rows[which[is_first]]
+            self._decode_keys(numbers[is_first], places, out)
+            keys = places[is_first.cumsum() - 1]
+            if len(places) < len(which):
+                order = is_first.argsort(kind="stable")
+                which, keys = which[order], keys[order]
             bad = self._patch(heap, offsets[which], lengths[which], keys, rows[which], out, out)
             if bad >= 0:
                 return int(which[bad])

@@ -226,6 +226,7 @@ class PaletteCoder(Coder):
 
         def all_of(mask: NDArray[np.bool_], do: Callable[[Ints], int]) -> None:
             which = mask.nonzero()[0]
+            which = which[inner[which].argsort(kind="stable")]  # those that need the same go to the same thread
             if not which.size:
                 return
             n_bytes, worth = self.effort(lengths[which], sources[which], out[: which.size])
