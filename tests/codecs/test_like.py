@@ -3,15 +3,18 @@
 import contextlib
 import pickle
 from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupting import interrupts
 
 from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, like, optional
 from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.frames import checks
+from sb3_extra_buffers.frames.array import CompressedArray
 
 pytestmark = pytest.mark.skipif(not optional.has_numba(), reason="compares the compiled kernels with NumPy")
 
@@ -436,6 +439,28 @@ def test_interrupted(where, error):
         encoded(coder, frames)
 
 
+def test_ctrl_c_anywhere():
+    """What was encoded before stays what it was, whatever is encoded afterwards."""
+    where, was_interrupted = 0, True
+    while was_interrupted:
+        coder, _ = twins(method="none")
+        blocks = [with_sprites(views(4), seed) for seed in range(3)]
+        payloads = [encoded(coder, block) for block in blocks]
+        coder.release(encoded(coder, with_sprites(views(4, seed=5), 1)).references)
+        coder.release(encoded(coder, with_sprites(views(4, seed=5), 2)).references)
+        mixed = np.concatenate([with_sprites(views(4), 10), views(2, seed=30), with_sprites(views(2, seed=30), 1)])
+        call = partial(coder.encode, mixed, np.zeros(8, np.int64))
+        was_interrupted = interrupts(call, where, ("sb3_extra_buffers.codecs.like",))
+        assert (coder.keys != like.COMING).all()
+        for seed in range(4):
+            blocks.append(with_sprites(views(6, seed=40), seed))
+            payloads.append(encoded(coder, blocks[-1]))
+        for block, one in zip(blocks, payloads, strict=True):
+            assert np.array_equal(decoded(coder, one), block)
+        where += 3
+    assert where > 500
+
+
 def test_files_that_say_what_cannot_be():
     coder, _ = twins()
     for seed in range(3):
@@ -491,3 +516,29 @@ def test_behind_a_palette():
         pictures = colours[with_sprites(views(5), seed)].transpose(0, 2, 1).reshape(5, -1)
         sizes.append(encoded(coder, np.ascontiguousarray(pictures)).lengths.mean())
     assert max(sizes[2:]) < sizes[0] / 8
+
+
+def test_saved_and_loaded(tmp_path):
+    """Rows are overwritten and saved again and again; what is loaded is the same, and goes on."""
+    colours = np.random.default_rng(0).integers(0, 256, (40, 3)).astype(np.uint8)
+    scenes = views(6)
+    picture = {"compression_method": "zstd3", "compression_kwargs": {"filter": "palette"}, "frame_stack": 1}
+    made = CompressedArray((20, 2), np.uint8, (3, 40, 48), **picture)
+    plain = np.zeros((20, 2, 3, 40, 48), np.uint8)
+    path = tmp_path / "array"
+    for step in range(100):
+        if step == 60:
+            scenes = views(6, seed=1)
+        frames = with_sprites(scenes[[step % 6, (step + 2) % 6]], seed=step)
+        pictures = colours[frames].transpose(0, 2, 1).reshape(2, 3, 40, 48)
+        made[step % 20] = plain[step % 20] = pictures
+        if step % 15 == 14:
+            made.save(path)
+            loaded = CompressedArray.load(path)
+            assert np.array_equal(loaded[:], plain)
+            coder = loaded.store.frames.coder.inner
+            assert type(coder) is like.LikeCoder
+            assert coder.sizes.any()
+            if step > 40:
+                made = loaded
+    assert np.array_equal(made[:], plain)

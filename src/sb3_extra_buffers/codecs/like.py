@@ -212,10 +212,10 @@ class LikeCoder(Coder):
         n = -(-len(payload) // self.rows.shape[1])
         if not self._free_keys.size or len(self._free_rows) < n:
             self._make_room(n)
-        key, rows = int(self._free_keys[0]), self._free_rows[:n]
-        self._free_keys, self._free_rows = self._free_keys[1:], self._free_rows[n:]
         filled = np.zeros((n, self.rows.shape[1]), np.uint8)
         filled.reshape(-1)[: len(payload)] = payload
+        key, rows = int(self._free_keys[0]), self._free_rows[:n]
+        self._free_keys, self._free_rows = self._free_keys[1:], self._free_rows[n:]
         self.rows[rows] = filled
         self.parts[key, :n] = rows
         self.references[key] = reference
@@ -235,8 +235,8 @@ class LikeCoder(Coder):
         rows = rows_of(self.parts[gone], self.sizes[gone], self.rows.shape[1])
         free_keys = np.sort(np.concatenate([self._free_keys, gone]))  # so one that was pickled goes on alike
         free_rows = np.sort(np.concatenate([self._free_rows, rows]))
+        self.sizes[gone] = 0  # first: interrupted, the inner coder has more than it needs
         self.inner.release(self.references[gone])
-        self.sizes[gone] = 0
         self._free_keys, self._free_rows = free_keys, free_rows
         more_keys = 0 if free_keys.size else 1 + len(self.sizes) // 16
         missing = max(n_rows - free_rows.size, 0)
