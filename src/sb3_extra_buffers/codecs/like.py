@@ -293,10 +293,10 @@ class LikeCoder(Coder):
                 raise CodecError("like: a frame refers to a key that is not there")
             # Each key goes where the first of its frames will be, which is therefore the last to be patched.
             is_first = np.append(True, numbers[1:] != numbers[:-1])
-            places = rows[which[is_first]]
-            self._decode_keys(numbers[is_first], places, out)
-            keys = places[is_first.cumsum() - 1]
-            if len(places) < len(which):
+            firsts = rows[which[is_first]]
+            self._decode_keys(numbers[is_first], firsts, out)
+            keys = firsts[is_first.cumsum() - 1]
+            if len(firsts) < len(which):
                 order = is_first.argsort(kind="stable")
                 which, keys = which[order], keys[order]
             bad = self._patch(heap, offsets[which], lengths[which], keys, rows[which], out, out)
