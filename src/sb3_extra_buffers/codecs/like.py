@@ -310,6 +310,11 @@ class LikeCoder(Coder):
         """Keys have to be decoded as other frames."""
         return self.inner.effort(lengths, sources, out)
 
+    @property
+    def slowness(self) -> int:
+        """Keys have to be decoded as other frames."""
+        return self.inner.slowness
+
     def release(self, references: NDArray[Any]) -> None:
         """Let go of the keys of frames that are gone; the memory of unused ones is used again."""
         by_key = references & 1 == 1
