@@ -1,4 +1,8 @@
-"""ViZDoom scenes: 160 x 120 RGB frames, and the labels buffer (segmentation masks) of the same session."""
+"""ViZDoom scenes: 160 x 120 RGB frames, and the labels buffer (segmentation masks) of the same session.
+
+`doom-<scenario>-rgb` is played with six buttons in every scenario, so that the player can go anywhere;
+`doom-<scenario>-own-rgb` with the buttons that the scenario itself has, as everybody trains on it.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,16 @@ class Doom(gym.Env):
 
     def __init__(self, scenario: str) -> None:
         self.observation_space = gym.spaces.Box(0, 255, (120, 160, 4), np.uint8)
-        self.action_space = gym.spaces.Discrete(len(BUTTONS))
         self.game = vizdoom.DoomGame()
-        self.game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario}.cfg"))
+        self.game.load_config(str(Path(vizdoom.scenarios_path) / f"{scenario.removesuffix('-own')}.cfg"))
         self.game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
         self.game.set_screen_format(vizdoom.ScreenFormat.RGB24)
         self.game.set_labels_buffer_enabled(True)
-        self.game.set_available_buttons([getattr(vizdoom.Button, name) for name in BUTTONS])
+        buttons = [getattr(vizdoom.Button, name) for name in BUTTONS]
+        if scenario.endswith("-own"):  # but those that take a number
+            buttons = [each for each in self.game.get_available_buttons() if not each.name.endswith("_DELTA")]
+        self.game.set_available_buttons(buttons)
+        self.action_space = gym.spaces.Discrete(len(buttons))
         self.game.set_window_visible(False)
         self.game.set_mode(vizdoom.Mode.PLAYER)
         self.game.init()
@@ -42,7 +49,7 @@ class Doom(gym.Env):
         return self.seen, {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        reward = self.game.make_action([i == action for i in range(len(BUTTONS))], FRAME_SKIP)
+        reward = self.game.make_action([i == action for i in range(int(self.action_space.n))], FRAME_SKIP)
         over = self.game.is_episode_finished()
         timeout = over and not self.game.is_player_dead()
         if not over:  # Doom shows nothing after the end: the last frame stands for it

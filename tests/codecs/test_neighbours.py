@@ -8,7 +8,6 @@ import pytest
 
 from sb3_extra_buffers.codecs import CodecError, Coder, Encoded, get_codec, neighbours, optional
 from sb3_extra_buffers.codecs.like import Like
-from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.codecs.neighbours import LEARNED_AFTER, Neighbours
 from sb3_extra_buffers.codecs.zstd import Zstd
 from sb3_extra_buffers.frames import checks

@@ -29,6 +29,7 @@ from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, CodecError, Ints
 
 Shares = NDArray[np.uint16]
+Entries = NDArray[np.int32]
 
 BANDS = 8
 HEAD = 2 * BANDS
@@ -36,14 +37,16 @@ HEAD = 2 * BANDS
 
 _BITS = 9
 _ALL = 1 << _BITS
-_CONTEXTS = 128
+MOST = 128
+"""Contexts."""
+
 _PAIRS = 4096  # the most frequent ones, each of which gets the context that suits it; others go by the left pixel
 _ROUNDS = 8  # in which pairs choose their contexts
 _PAIR = 256 * 256
 SMALLEST_SET = _PAIR + 2 * 257
 """Bytes of a set."""
 
-LARGEST_SET = _PAIR + _CONTEXTS * (2 * 257 + 4 * _ALL + 8 * 257 + 2 * _ALL)
+LARGEST_SET = _PAIR + MOST * (2 * 257 + 4 * _ALL + 4 * 257 + 2 * _ALL)
 """Bytes of a set, with those of what reads and writes."""
 
 
@@ -62,7 +65,7 @@ class Contexts:
     def __init__(self, learned: bytes) -> None:
         data = np.frombuffer(learned, np.uint8)
         n = (data.size - _PAIR) // (2 * 257)
-        if not 1 <= n <= _CONTEXTS or data.size != _PAIR + n * 2 * 257:
+        if not 1 <= n <= MOST or data.size != _PAIR + n * 2 * 257:
             raise CodecError(f"contexts: {data.size} bytes are no set of codes")
         self.of_pairs, self.shares = data[:_PAIR], data[_PAIR:].view("<u2").reshape(n, 257)
         sums = self.shares.sum(axis=1, dtype=np.int64)
@@ -70,12 +73,12 @@ class Contexts:
             raise CodecError("contexts: a set of codes is damaged")
         self.table = _table(self.shares)
 
-    def to_write(self) -> tuple[Bytes, Ints, NDArray[np.uint16]]:
+    def to_write(self) -> tuple[Bytes, Entries, NDArray[np.uint16]]:
         """Return what `encode_reference` takes: contexts, the entries of all bytes in them, and the next numbers."""
         q = self.shares.astype(np.int64)
         most = np.where(q > 0, _BITS - np.log2(np.maximum(q - 1, 1)).astype(np.int64), 0)
         first = np.arange(len(q))[:, None] * _ALL + np.cumsum(q, axis=1) - 2 * q
-        entries = np.where(q > 0, first << 20 | (most << 16) - (q << most), 0)
+        entries = np.where(q > 0, first << 14 | most << 10 | (q << most) - _ALL, 0).astype(np.int32)
         return self.of_pairs, entries.reshape(-1), _ranks(_spread(self.shares)).astype(np.uint16).reshape(-1)
 
     @property
@@ -113,8 +116,14 @@ def _table(shares: Shares) -> NDArray[np.uint32]:
     return table.astype(np.uint32).reshape(-1)
 
 
-def learned(frames: Bytes, width: int) -> tuple[bytes, int]:
-    """Return a set of codes for frames `[n, height * width]` like these, and about how many bytes these take in it."""
+def learned(frames: Bytes, width: int, most: int = MOST) -> tuple[bytes, int]:
+    """Return a set of codes for frames like these, and about how many bytes these take in it.
+
+    Args:
+        frames: `[n, height * width]`.
+        width: of a row.
+        most: contexts.
+    """
     pixels = frames.reshape(len(frames), -1, width)
     left, above = np.zeros_like(pixels), np.zeros_like(pixels)
     left[:, :, 1:], left[:, 1:, 0] = pixels[:, :, :-1], pixels[:, :-1, 0]
@@ -128,7 +137,7 @@ def learned(frames: Bytes, width: int) -> tuple[bytes, int]:
     after = followed.reshape(-1, 256).astype(np.float32)  # [pairs, 256]
     after_left = np.bincount(pairs >> 8 << 8 | bytes_, minlength=_PAIR).reshape(256, 256).astype(np.float32)
     overall = after.sum(axis=0) / after.sum()
-    together = after[:_CONTEXTS].copy()  # each of the most frequent pairs begins as a context
+    together = after[:most].copy()  # each of the most frequent pairs begins as a context
     for _ in range(_ROUNDS):
         cost = _cost(together, overall)
         chosen = (after @ cost).argmin(axis=1)
@@ -169,7 +178,9 @@ class ContextsKernels:
         ints, data, frames = "int64[::1]", "uint8[::1]", "uint8[:,::1]"
         fixed = "Array(uint8, 1, 'C', readonly=True)"
         self.encode = jit.choose(
-            _encode_kernel, encode_reference, f"int64({frames}, int64, {fixed}, {ints}, uint16[::1], {data}, {ints})"
+            _encode_kernel,
+            encode_reference,
+            f"int64({frames}, int64, {fixed}, int32[::1], uint16[::1], {data}, {ints})",
         )
         self.decode = jit.choose(
             _decode_kernel,
@@ -192,7 +203,7 @@ def _most_bytes(frame_bytes: int) -> int:
 
 
 def _encode_kernel(
-    frames: Bytes, width: int, of_pairs: Bytes, entries: Ints, ranks: NDArray[np.uint16], out: Bytes, lengths: Ints
+    frames: Bytes, width: int, of_pairs: Bytes, entries: Entries, ranks: NDArray[np.uint16], out: Bytes, lengths: Ints
 ) -> int:
     frame_bytes = frames.shape[1]
     height = frame_bytes // width
@@ -218,17 +229,18 @@ def _encode_kernel(
                         left = frame[p - np.uint64(1)] if x > 0 else np.uint8(0)
                         above = left
                     first = np.uint64(of_pairs[np.uint64(left) << np.uint64(8) | np.uint64(above)]) * np.uint64(257)
-                    entry = entries[first + np.uint64(frame[p])]
+                    entry = np.int64(entries[first + np.uint64(frame[p])])
                     if entry == 0:
                         told[n], n_told[n] = np.uint64(frame[p]), 8
                         n += 1
-                        entry = entries[first + np.uint64(256)]
+                        entry = np.int64(entries[first + np.uint64(256)])
                     entry_of[band] = entry
                 some, n_some = np.uint64(0), np.uint64(0)
                 for band in range(BANDS - 1, lowest - 1, -1):
                     entry, number = entry_of[band], numbers[band] + np.uint64(_ALL)
-                    n_bits = np.uint64(np.int64(number) + (entry & 0xFFFFF)) >> np.uint64(16)
-                    numbers[band] = ranks[np.uint64(np.int64(number >> n_bits) + (entry >> 20))]
+                    few = number < np.uint64(_ALL + (entry & 0x3FF))
+                    n_bits = np.uint64(entry >> 10 & 15) - np.uint64(few)
+                    numbers[band] = ranks[np.uint64(np.int64(number >> n_bits) + (entry >> 14))]
                     some = some << n_bits | (number & ((np.uint64(1) << n_bits) - np.uint64(1)))
                     n_some += n_bits
                     if band == BANDS // 2 or band == lowest:  # half of them at once: 36 bits at most
@@ -253,7 +265,7 @@ def _encode_kernel(
 
 
 def encode_reference(
-    frames: Bytes, width: int, of_pairs: Bytes, entries: Ints, ranks: NDArray[np.uint16], out: Bytes, lengths: Ints
+    frames: Bytes, width: int, of_pairs: Bytes, entries: Entries, ranks: NDArray[np.uint16], out: Bytes, lengths: Ints
 ) -> int:
     """Write the payloads of frames into `out`, one after another; returns their size.
 
@@ -262,8 +274,8 @@ def encode_reference(
         width: how many are a row.
         of_pairs: the context of each pair.
         entries: of each byte in each context, and last of those that are escaped, `[n * 257]`; 0 for these themselves.
-            Added to the band's number and 512, the lowest 20 bits say in bits 16 and up how many bits are told; the
-            others, added to what is left of the number without these, where the next one is in `ranks`.
+            The band's number and 512 are told in as many bits as bits 10 to 13 say, or one less if they are less than
+            the lowest 10 and 512. The others, added to what is left without these, say where the next one is.
         ranks: the next numbers.
         out: the payloads go there. It has `room`; what comes after them may be overwritten.
         lengths: their sizes go there, `[n]`.
@@ -283,8 +295,8 @@ def encode_reference(
                 found.append(entry)
             for (band, _), entry in zip(reversed(group), found, strict=True):
                 number = numbers[band] + _ALL
-                n_bits = number + (entry & 0xFFFFF) >> 16
-                numbers[band] = int(ranks[(number >> n_bits) + (entry >> 20)])
+                n_bits = (entry >> 10 & 15) - (number < _ALL + (entry & 0x3FF))
+                numbers[band] = int(ranks[(number >> n_bits) + (entry >> 14)])
                 bits.append(f"{number & (1 << n_bits) - 1:0{n_bits}b}" if n_bits else "")
         told = np.array([*"".join(bits)], np.uint8)[::-1]
         payload = np.concatenate([np.array(numbers, "<u2").view(np.uint8), np.packbits(told, bitorder="little")])

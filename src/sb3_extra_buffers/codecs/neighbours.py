@@ -14,6 +14,7 @@ and above that what the inner codec needs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,13 @@ from sb3_extra_buffers.codecs.zstd import Zstd
 LEARNED_AFTER = (64, 512)
 """Frames: early for a start, later for what episodes look like."""
 
+_CONTEXTS = (contexts.MOST // 4, contexts.MOST)
+"""How many the codes have: few frames are written in the first ones."""
+
 _ROWS, _COLUMNS, _CODES = 0, 1, 2  # ways
 _TRIED_OFTEN, _TRIED_RARELY = 16, 64  # frames of a stream until the next try; rarely where one way is surely best
 _SURELY = 1.3  # times smaller than the second
-_LEARNED_FROM = 1 << 21  # pixels of frames taken evenly
+_LEARNED_FROM = 1 << 21  # pixels, of frames taken evenly
 _ONE = np.zeros(1, np.int64)
 
 
@@ -73,7 +77,8 @@ class NeighboursCoder(Coder):
 
     Attributes:
         sets: of codes.
-        samples: frames to learn from, `[n, frame_bytes]`; nothing before the first one, and at the end.
+        samples: what codes are learned from, `[n, bytes]`: a quarter of a frame each, where frames are high enough;
+            nothing before the first one, and at the end.
         sampled: how many of these there are.
         spent: bytes of their payloads.
         seen: frames that came, until nothing is learned any more.
@@ -85,7 +90,7 @@ class NeighboursCoder(Coder):
         super().__init__(codec, frame_bytes)
         self.inner = codec.inner.coder(frame_bytes)
         self.sets: list[bytes] = []
-        self.samples = np.empty((0, frame_bytes), np.uint8)
+        self.samples = np.empty((0, self.sample_shape[1]), np.uint8)
         self.sampled = 0
         self.spent = 0
         self.seen = 0
@@ -224,14 +229,18 @@ class NeighboursCoder(Coder):
         """Keep some frames, and make codes of them when it is time. They are kept if they would have left less."""
         begin, end = next(pair for pair in zip((0, *LEARNED_AFTER), LEARNED_AFTER, strict=False) if self.seen < pair[1])
         if not self.samples.size:
-            self.samples = np.empty((self.most_samples, self.frame_bytes), np.uint8)
+            self.samples = np.empty(self.sample_shape, np.uint8)
         nth, n = self.seen - begin, len(self.samples)
         if (nth + 1) * n // (end - begin) > nth * n // (end - begin):  # evenly
-            self.samples[self.sampled] = frame
-            self.sampled, self.spent = self.sampled + 1, self.spent + payload_bytes
+            size = self.samples.shape[1]
+            parts = self.frame_bytes // size
+            start = (self.sampled + self.sampled // parts) % parts * size  # another one, also of four envs
+            self.samples[self.sampled] = frame[start : start + size]
+            self.sampled, self.spent = self.sampled + 1, self.spent + payload_bytes * size // self.frame_bytes
         self.seen += 1
         if self.seen == end:
-            learned, n_bytes = contexts.learned(self.samples[: self.sampled], self.codec.row_bytes)
+            most = _CONTEXTS[LEARNED_AFTER.index(end)]
+            learned, n_bytes = contexts.learned(self.samples[: self.sampled], self.codec.row_bytes, most)
             if n_bytes < self.spent:
                 sets = [*self.sets, learned]
                 opened_ = [*self._opened, Contexts(learned)]
@@ -252,7 +261,7 @@ class NeighboursCoder(Coder):
         """Bytes of what is learned from and of the codes that may be added, and of what the inner coder may add."""
         own = contexts.LARGEST_SET * sum(self.seen < after <= self.seen + n_frames for after in LEARNED_AFTER)
         if self._learns and not self.samples.size:
-            own += self.most_samples * self.frame_bytes
+            own += math.prod(self.sample_shape)
         return own + self.inner.growth_bytes(n_frames)
 
     @property
@@ -261,9 +270,11 @@ class NeighboursCoder(Coder):
         return self._has_kernels and self.seen < LEARNED_AFTER[-1]
 
     @property
-    def most_samples(self) -> int:
-        """How many frames codes are learned from."""
-        return min(max(_LEARNED_FROM // self.frame_bytes, 1), LEARNED_AFTER[-1] // 4)
+    def sample_shape(self) -> tuple[int, int]:
+        """How many samples codes are learned from, and of how many bytes."""
+        height = self.frame_bytes // self.codec.row_bytes
+        size = self.codec.row_bytes * (height // 4 if height >= 32 else height)
+        return min(max(_LEARNED_FROM // size, 1), LEARNED_AFTER[-1] - LEARNED_AFTER[0]), size
 
 
 def opened(learned: bytes) -> Contexts | LeftCodes:

@@ -283,9 +283,10 @@ def _neighbours(coder: NeighboursCoder, saved: Any) -> None:
         raise ValueError(f"there are {len(saved.sets)} sets of codes")
     for learned in saved.sets:
         neighbours.opened(learned)
-    shaped(saved.samples, np.uint8, None, coder.frame_bytes, name="samples")
+    n, size = coder.sample_shape
+    shaped(saved.samples, np.uint8, None, size, name="samples")
     is_over = saved.seen in (0, neighbours.LEARNED_AFTER[-1])
-    if len(saved.samples) != (0 if is_over else coder.most_samples) or saved.seen > neighbours.LEARNED_AFTER[-1]:
+    if len(saved.samples) != (0 if is_over else n) or saved.seen > neighbours.LEARNED_AFTER[-1]:
         raise ValueError(f"there are {len(saved.samples)} samples after {saved.seen} frames")
     below(np.array([saved.sampled]), len(saved.samples) + 1, "a sample")
 
