@@ -73,6 +73,20 @@ def picture_frame(shape: tuple[int, ...], axis: int, colours: int) -> Callable[.
     return draw
 
 
+def view_frame(height: int, width: int) -> Callable[..., Any]:
+    """Six views that come back, of 30 colours, with something else before them each time."""
+    palette = np.random.default_rng(0).integers(0, 256, (3, 30), np.uint8)
+    views = np.random.default_rng(1).integers(0, 30, (6, height, width))
+
+    def draw(rng: np.random.Generator, start: int, t: int) -> Any:
+        view = views[t % 6].copy()
+        y, x = rng.integers(0, height), rng.integers(0, width)
+        view[y : y + 4, x : x + 4] = rng.integers(0, 30)
+        return palette[:, view]
+
+    return draw
+
+
 def mask_frame(height: int, width: int) -> Callable[..., Any]:
     """Rectangles of labels, elsewhere each time."""
 
@@ -157,6 +171,7 @@ KINDS = {
         Kind("pictures-last", box((19, 20, 3), np.uint8), picture_frame((19, 20, 3), -1, 250)),
         Kind("picture-stack", box((9, 20, 20), np.uint8), picture_frame((3, 20, 20), 0, 60), stack=3, view=True),
         Kind("picture-stack-last", box((20, 20, 6), np.uint8), picture_frame((20, 20, 3), -1, 60), stack=2, axis=-1),
+        Kind("views", box((3, 24, 40), np.uint8), view_frame(24, 40), view=True),
         Kind("masks", box((1, 30, 35), np.uint8), mask_frame(30, 35)),
         Kind("float-stack", box((3, 9, 9), np.float32), game_frame((1, 9, 9), np.float32), stack=3),
         Kind("int16", box((3, 7, 9), np.int16), noise_frame((3, 7, 9), np.int16)),

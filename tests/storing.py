@@ -69,6 +69,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "replay-palette-contexts": lambda: buffer(
         "replay", 300, KINDS["pictures"], 4, frame_stack=1, **zstd(filter="palette")
     ),
+    "replay-palette-like": lambda: buffer(
+        "replay", 60, KINDS["views"], rows=12, frame_stack=1, **zstd(filter="palette")
+    ),
     "replay-palette-delta": lambda: buffer(
         "replay",
         30,

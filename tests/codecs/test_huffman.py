@@ -49,13 +49,6 @@ def test_lengths_are_limited(counts, longest):
     assert_decodes(lengths, longest)
 
 
-def test_what_is_rare_is_escaped():
-    counted = np.zeros(256, np.int64)
-    counted[[3, 7, 200]] = 98, 1, 1
-    assert np.flatnonzero(huffman.code_lengths(counted)).tolist() == [3, 7, 200, huffman.ESCAPE]
-    assert np.flatnonzero(huffman.code_lengths(counted, rare=0.01)).tolist() == [3, huffman.ESCAPE]
-
-
 def test_codes_are_near_the_entropy():
     counts = (10_000 * 0.9 ** np.arange(256)).astype(np.int64)
     share = counts[counts > 0] / counts.sum()

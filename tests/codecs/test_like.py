@@ -475,7 +475,7 @@ def test_files_that_say_what_cannot_be():
             checks.references(coder, np.array([wrong]))
     forged = [
         {"keys": np.full_like(coder.keys, n)},
-        {"keys": np.full_like(coder.keys, -2)},
+        {"keys": np.full_like(coder.keys, -3)},
         {"keys": coder.keys[1:]},
         {"marks": coder.marks[1:]},
         {"usual": -1},

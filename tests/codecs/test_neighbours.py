@@ -220,6 +220,35 @@ def test_pickled_in_the_midst_of_learning():
     assert again.nbytes == coder.nbytes
 
 
+@pytest.mark.parametrize("which", range(2))
+def test_codes_that_could_not_be_learned(monkeypatch, which):
+    """Ctrl-C, or no memory, while codes are made: frames go on being added, and saved; the next ones are learned."""
+    coder, fresh = twins()[0], twins()[0]
+    learn = neighbours.contexts.learned
+    calls = []
+
+    def fails(*args):
+        calls.append(args)
+        if len(calls) == which + 1:
+            raise MemoryError
+        return learn(*args)
+
+    monkeypatch.setattr(neighbours.contexts, "learned", fails)
+    frames = textures(700)
+    for i in range(700):
+        try:
+            payload = encoded(coder, frames[i : i + 1], 1)
+        except MemoryError:
+            assert i + 1 == LEARNED_AFTER[which]
+            checks.coder(fresh, coder.__getstate__())
+        else:
+            assert np.array_equal(decoded(coder, payload), frames[i : i + 1])
+    checks.coder(fresh, coder.__getstate__())
+    assert len(calls) == 2
+    assert len(coder.sets) == 1
+    assert coder.samples.size == 0
+
+
 def test_without_numba_nothing_is_learned_but_all_is_read():
     kernel, reference = twins()
     frames = textures(600)
@@ -293,7 +322,6 @@ def test_forged_states_are_refused():
         {**good, "seen": -1},
         {**good, "seen": LEARNED_AFTER[-1] + 1},
         {**good, "spent": -1},
-        {**good, "seen": 5},
         {**good, "sets": [good["sets"][0][:-1]]},
         {**good, "sets": [good["sets"][0][:256]]},
         {**fewer, "samples": fewer["samples"][:-1]},

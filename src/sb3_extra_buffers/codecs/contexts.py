@@ -346,14 +346,14 @@ def _decode_kernel(
     line = BANDS * (width + 1)
     pixels = np.zeros(common * line + BANDS, np.uint8)
     # Whatever the bits are, no more of them are read. So nothing is checked on the way.
-    most = HEAD + (17 * frame_bytes + 7) // 8
+    most = HEAD + ((_BITS + 8) * frame_bytes + 7) // 8
     data = np.zeros(most + 16, np.uint8)
     entries = np.empty(BANDS, np.uint64)
     one, eight, low, all_bits = np.uint64(1), np.uint64(8), np.uint64(255), np.uint64(_BITS)
     is_escaped = np.uint64(256)
     for i in range(rows.size):
         start, length, frame = offsets[i], lengths[i], out[rows[i]]
-        if start < 0 or length < HEAD or length > most or length >= frame_bytes or start > heap.size - length:
+        if start < 0 or length < HEAD or length >= frame_bytes or start > heap.size - length:
             return i
         payload = heap[start : start + length]
         for k in range(length):

@@ -21,15 +21,14 @@ def flat_lengths() -> Lengths:
     return np.append(np.full(256, 8, np.uint8), np.uint8(0))
 
 
-def code_lengths(counts: NDArray[np.int64], longest: int = LONGEST, rare: float = 0.0) -> Lengths:
+def code_lengths(counts: NDArray[np.int64], longest: int = LONGEST) -> Lengths:
     """Return the lengths of a code for bytes that occur so often.
 
     Args:
         counts: how often each byte occurs, `[256]`. Those that do not are escaped.
         longest: bits of a code, at most.
-        rare: share of all up to which a byte is escaped as well: the others get shorter codes.
     """
-    kept = np.where(counts > rare * counts.sum(), counts, 0)
+    kept = counts.copy()
     kept[np.argsort(-kept, kind="stable")[(1 << longest) - 1 :]] = 0
     # What came once says how often new ones come.
     weights = np.append(kept, 1 + np.count_nonzero(counts == 1) + (counts - kept).sum())

@@ -31,13 +31,11 @@ class LeftCodes:
 
     Attributes:
         order: bytes, the most frequent first.
-        tables: what the next bits are, after each of the most frequent bytes, and after others.
+        tables: what the next bits are, after each of the most frequent bytes, and after others, `[n, 256]`.
 
     Raises:
         CodecError: the set is none.
     """
-
-    nbytes = 0
 
     def __init__(self, learned: bytes) -> None:
         data = np.frombuffer(learned, np.uint8)
@@ -49,11 +47,12 @@ class LeftCodes:
         is_code = lengths.max() <= LONGEST and taken.max() <= 1 << LONGEST and lengths[:, huffman.ESCAPE].all()
         if not is_code or np.any(np.sort(self.order) != np.arange(256)):
             raise CodecError("codes: a set of codes is damaged")
-        self.tables = [huffman.decoding_table(one, LONGEST).tolist() for one in lengths]
+        self.tables = np.array([huffman.decoding_table(one, LONGEST) for one in lengths])
+        self.nbytes = self.tables.nbytes
 
     def decode(self, heap: Bytes, offsets: Ints, lengths: Ints, rows: Ints, width: int, out: Bytes) -> int:
         """Decode payloads into `out[rows]`. Returns the first that is damaged, or -1."""
-        frame_bytes, own = out.shape[1], len(self.tables) - 1
+        frame_bytes, own, tables = out.shape[1], len(self.tables) - 1, self.tables.tolist()
         for i, (start, length, row) in enumerate(zip(offsets.tolist(), lengths.tolist(), rows.tolist(), strict=True)):
             if start < 0 or not _HEAD <= length < frame_bytes or start > heap.size - length:
                 return i
@@ -67,7 +66,7 @@ class LeftCodes:
                 symbols: list[int] = []
                 at, left = 0, 0
                 for _ in range(frame[part::4].size):
-                    symbol, taken = divmod(self.tables[left][int(bits[at : at + LONGEST].ljust(LONGEST, "0"), 2)], 16)
+                    symbol, taken = divmod(tables[left][int(bits[at : at + LONGEST].ljust(LONGEST, "0"), 2)], 16)
                     at += max(taken, 1)
                     if symbol == huffman.ESCAPE:
                         symbol, at = int(bits[at : at + 8].ljust(8, "0"), 2), at + 8

@@ -36,6 +36,9 @@ MOST = 2048
 PARTS = 32
 """Rows of memory that a key takes at most."""
 
+MOST_KEYS = 1 << 23
+"""References have 32 bits, with those that a palette adds."""
+
 LATELY = 64
 """Payloads of the inner codec that count as lately."""
 
@@ -127,6 +130,7 @@ class LikeCoder(Coder):
         )
         self._has_kernels = optional.has_numba()  # without, it would take too long to try; what is there can be read
         self._places, self._expected = places(self.frame_bytes), expected(self.frame_bytes)
+        self.keys = np.maximum(self.keys, NOT_YET)  # none is coming where `encode` was interrupted
         free = np.ones(len(self.rows), np.bool_)
         free[rows_of(self.parts, self.sizes, self.rows.shape[1])] = False
         self._free_keys, self._free_rows = (self.sizes == 0).nonzero()[0], free.nonzero()[0]
@@ -192,16 +196,16 @@ class LikeCoder(Coder):
         others[which[sizes < 0]] = True
         encoded = self._behind(frames[others], streams[others])
         lengths[others], references[others] = encoded.lengths, encoded.references
-        starts, pieces = np.zeros(2, np.int64).tolist(), []
+        starts, pieces = [0, 0], []
         for i, (length, is_other) in enumerate(zip(lengths.tolist(), others.tolist(), strict=True)):
             start = starts[is_other]
             starts[is_other] += length
             piece = (encoded.data if is_other else told)[start : start + length]
-            if coming[i] >= 0 and length:
+            if coming[i] >= 0 and length and len(self.sizes) < MOST_KEYS:
                 references[i], lengths[i] = self._keep(piece, int(references[i]) >> 1, int(coming[i])) << 1 | 1, 0
             else:
                 pieces.append(piece)
-        self.keys[self.keys == COMING] = NOT_YET  # of empty payloads, which are none
+        self.keys[self.keys == COMING] = NOT_YET  # of empty payloads, which are no keys, and of too many
         unlike = chosen[others & (chosen >= 0)]
         chosen[others] = -1  # first: interrupted, they stay counted
         np.subtract.at(self.uses, unlike, 1)
@@ -328,9 +332,9 @@ class LikeCoder(Coder):
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of the views and keys that may be added, and of what the inner coder may add."""
-        views = min(max(n_frames, _STEP), MOST - len(self.keys)) * (MARKS + 3 * 8)
-        keys = (n_frames + 1 + len(self.sizes) // 16) * (3 * 8 + self.parts.itemsize * PARTS + 8)
-        rows = (n_frames * PARTS + len(self.rows) // 16) * (self.rows.shape[1] + 8)
+        views = min(n_frames + _STEP, MOST - len(self.keys)) * (MARKS + 3 * 8)
+        keys = (n_frames + 1 + (n_frames + len(self.sizes)) // 16) * (3 * 8 + self.parts.itemsize * PARTS + 8)
+        rows = (n_frames * PARTS + (n_frames * PARTS + len(self.rows)) // 16) * (self.rows.shape[1] + 8)
         return views + keys + rows + self.inner.growth_bytes(n_frames)
 
     def missing_bytes(self, n_streams: int) -> int:

@@ -212,7 +212,7 @@ class NeighboursCoder(Coder):
         return -1
 
     def effort(self, lengths: Ints, sources: Ints, out: Bytes) -> tuple[int, int]:
-        """Codes are decoded without the GIL, whole batches in a call."""
+        """Codes are decoded without the GIL, whole batches in a call (but for those of earlier files)."""
         if not self._opened:
             return self.inner.effort(lengths, sources, out)
         return out.nbytes, parallel.WORTH // self.slowness
@@ -226,29 +226,29 @@ class NeighboursCoder(Coder):
         """Do nothing: codes and dictionaries stay."""
 
     def _learn(self, frame: Bytes, payload_bytes: int) -> None:
-        """Keep some frames, and make codes of them when it is time. They are kept if they would have left less."""
+        """Keep parts of some frames, and when it is time make codes of them, which are kept if they leave less."""
         begin, end = next(pair for pair in zip((0, *LEARNED_AFTER), LEARNED_AFTER, strict=False) if self.seen < pair[1])
         if not self.samples.size:
-            self.samples = np.empty(self.sample_shape, np.uint8)
-        nth, n = self.seen - begin, len(self.samples)
-        if (nth + 1) * n // (end - begin) > nth * n // (end - begin):  # evenly
-            size = self.samples.shape[1]
+            self.samples, self.sampled, self.spent = np.zeros(self.sample_shape, np.uint8), 0, 0
+        nth, (n, size) = self.seen - begin, self.samples.shape
+        if (nth + 1) * n // (end - begin) > nth * n // (end - begin) and self.sampled < n:  # evenly
             parts = self.frame_bytes // size
             start = (self.sampled + self.sampled // parts) % parts * size  # another one, also of four envs
             self.samples[self.sampled] = frame[start : start + size]
             self.sampled, self.spent = self.sampled + 1, self.spent + payload_bytes * size // self.frame_bytes
         self.seen += 1
-        if self.seen == end:
-            most = _CONTEXTS[LEARNED_AFTER.index(end)]
-            learned, n_bytes = contexts.learned(self.samples[: self.sampled], self.codec.row_bytes, most)
-            if n_bytes < self.spent:
-                sets = [*self.sets, learned]
-                opened_ = [*self._opened, Contexts(learned)]
-                # In this order: interrupted, the new ones are only not used yet.
-                self.sets, self._opened, self._newest, self._ways = sets, opened_, _newest(opened_), {}
-            self.sampled = self.spent = 0
-        if self.seen >= LEARNED_AFTER[-1]:
-            self.samples = self.samples[:0].copy()
+        if self.seen < end:
+            return
+        samples, spent = self.samples[: self.sampled], self.spent
+        # First: interrupted, nothing is learned this time.
+        self.sampled = self.spent = 0
+        if end == LEARNED_AFTER[-1]:
+            self.samples = np.empty((0, size), np.uint8)
+        learned, n_bytes = contexts.learned(samples, self.codec.row_bytes, _CONTEXTS[LEARNED_AFTER.index(end)])
+        if n_bytes < spent:
+            sets, opened_ = [*self.sets, learned], [*self._opened, Contexts(learned)]
+            # In this order: interrupted, the new ones are only not used yet.
+            self.sets, self._opened, self._newest, self._ways = sets, opened_, _newest(opened_), {}
 
     @property
     def nbytes(self) -> int:

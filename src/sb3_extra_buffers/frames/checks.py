@@ -254,8 +254,8 @@ def _delta(coder: DeltaCoder, saved: Any) -> None:
 
 def _like(coder: LikeCoder, saved: Any) -> None:
     n_views, n_keys = len(saved.keys), len(saved.sizes)
-    if n_views > like.MOST or not 0 <= saved.usual <= like.LATELY * coder.frame_bytes:
-        raise ValueError(f"there are {n_views} views")
+    if n_views > like.MOST or not 0 <= saved.usual < like.LATELY * (coder.frame_bytes + 1):
+        raise ValueError(f"there are {n_views} views, and usually {saved.usual} bytes")
     shaped(saved.marks, np.uint8, like.MARKS, n_views, name="marks")
     for name in ("keys", "last_used", "saved"):
         shaped(getattr(saved, name), np.int64, n_views, name=name)
@@ -266,8 +266,10 @@ def _like(coder: LikeCoder, saved: Any) -> None:
     width = -(-coder.frame_bytes // like.PARTS)
     shaped(saved.rows, np.uint8, None, width, name="rows")
     below(saved.sizes, coder.frame_bytes + 1, "a key")
-    below(like.rows_of(saved.parts, saved.sizes, width), len(saved.rows), "a key")
-    below(saved.keys + 1, n_keys + 1, "a view")
+    below(saved.parts, max(len(saved.rows), 1), "a key")
+    if n_keys and not len(saved.rows):
+        raise ValueError("keys have no memory")
+    below(saved.keys - like.COMING, n_keys - like.COMING, "a view")
     _keys(saved.keys[saved.keys >= 0], saved.sizes, "a view")
     references(coder.inner, saved.references[saved.sizes > 0])
 
@@ -285,8 +287,7 @@ def _neighbours(coder: NeighboursCoder, saved: Any) -> None:
         neighbours.opened(learned)
     n, size = coder.sample_shape
     shaped(saved.samples, np.uint8, None, size, name="samples")
-    is_over = saved.seen in (0, neighbours.LEARNED_AFTER[-1])
-    if len(saved.samples) != (0 if is_over else n) or saved.seen > neighbours.LEARNED_AFTER[-1]:
+    if len(saved.samples) not in (0, n) or saved.seen > neighbours.LEARNED_AFTER[-1]:
         raise ValueError(f"there are {len(saved.samples)} samples after {saved.seen} frames")
     below(np.array([saved.sampled]), len(saved.samples) + 1, "a sample")
 
