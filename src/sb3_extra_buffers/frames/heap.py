@@ -17,9 +17,10 @@ from sb3_extra_buffers.codecs import jit
 from sb3_extra_buffers.codecs.base import Bytes, Ints, grown
 
 _SEGMENT = 1 << 14
-_STEP = 1 << 15  # the array grows by at most so much for a small payload; for a large one, by what that needs
+_STEP = 1 << 15  # the array grows by at most so much, unless more is needed, or it is so large that this is little
 _LEAST = 1 << 12
 _FRAMES = 4  # raw ones that fit into a segment, at least
+_LARGE, _LARGE_FRAMES = range(1 << 15, 1 << 18), 8  # of those so large, whose payloads may be large, too
 
 
 class StoreFullError(MemoryError):
@@ -78,7 +79,8 @@ class Heap:
     def __init__(self, frame_bytes: int, budget: Budget) -> None:
         # Whole raw frames: incompressible ones leave no gap at the end. Others leave half a payload, which is little if
         # there are many in a segment.
-        self.segment_bytes = max(small_segment(frame_bytes), _FRAMES * frame_bytes)
+        n = _LARGE_FRAMES if frame_bytes in _LARGE else _FRAMES
+        self.segment_bytes = max(small_segment(frame_bytes), n * frame_bytes)
         self.data = np.empty(0, np.uint8)
         self.alive = np.zeros(0, np.int64)  # payloads per segment
         self.n_segments = 0
@@ -199,7 +201,7 @@ class Heap:
         """Make the array at least `size` bytes long. It grows in small steps: slack is memory too."""
         more = size - self.data.size
         if more > 0:
-            step = max(min(_STEP, self.data.size >> 6), _LEAST) if more < _LEAST else more
+            step = max(more, min(_STEP, self.data.size >> 6), self.data.size >> 9, _LEAST)
             try:
                 self.budget.check(step)
             except StoreFullError:
