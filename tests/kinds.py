@@ -171,6 +171,7 @@ KINDS = {
         Kind("pictures-last", box((19, 20, 3), np.uint8), picture_frame((19, 20, 3), -1, 250)),
         Kind("picture-stack", box((9, 20, 20), np.uint8), picture_frame((3, 20, 20), 0, 60), stack=3, view=True),
         Kind("picture-stack-last", box((20, 20, 6), np.uint8), picture_frame((20, 20, 3), -1, 60), stack=2, axis=-1),
+        Kind("few-colours", box((3, 12, 66), np.uint8), picture_frame((3, 12, 66), 0, 14), view=True),
         Kind("views", box((3, 24, 40), np.uint8), view_frame(24, 40), view=True),
         Kind("masks", box((1, 30, 35), np.uint8), mask_frame(30, 35)),
         Kind("float-stack", box((3, 9, 9), np.float32), game_frame((1, 9, 9), np.float32), stack=3),

@@ -63,7 +63,7 @@ def test_a_compressed_step(method: str) -> None:
     check(TWINS["replay"], 4, 6, 17, compression_method=method, frame_stack=4)
 
 
-@pytest.mark.parametrize("method", ["none", "zstd3"])
+@pytest.mark.parametrize("method", ["none", "near", "zstd3"])
 @pytest.mark.parametrize("kind", ["pictures", "pictures-last"])
 def test_a_step_of_pictures(kind: str, method: str) -> None:
     """Each one brings new colours, which are known from then on, whether it is stored or not."""

@@ -88,6 +88,16 @@ def test_filters_before_it_is_known_how_frames_are_stacked(method: str, filter: 
         assert ours._stores[None].frames.by_pixel  # they are not put in another order first
 
 
+@pytest.mark.parametrize("kind", ["few-colours", "views", "pictures-last"])
+@pytest.mark.parametrize("method", ["near", "zstd3"])
+def test_pictures_when_something_has_been_learned_of_them(method: str, kind: str) -> None:
+    options: dict[str, Any] = {"compression_method": method, "compression_kwargs": {"filter": "palette"}}
+    ours, sb3 = TWINS["replay"].make(KINDS[kind], 40, 2, frame_stack=1, **options)
+    check_replay(TWINS["replay"], ours, sb3, cached_steps(kind, 2, 300))
+    if method == "near" and kind == "few-colours" and optional.has_numba():
+        assert ours._stores[None].frames.coder.inner.sets
+
+
 @pytest.mark.parametrize("where", [slice(5, 5), [], np.zeros(ROWS, bool)], ids=["slice", "list", "mask"])
 def test_no_pictures_at_all_can_be_assigned(where: Any) -> None:
     options: dict[str, Any] = {"compression_method": "zstd3", "compression_kwargs": {"filter": "palette"}}

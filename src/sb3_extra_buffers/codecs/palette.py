@@ -17,11 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import jit, painting, parallel
+from sb3_extra_buffers.codecs import finding, jit, painting, parallel
 from sb3_extra_buffers.codecs.base import Bytes, Codec, CodecError, Coder, Encoded, Ints, array_bytes, check_bounds
 from sb3_extra_buffers.codecs.interleave import Interleave
 from sb3_extra_buffers.codecs.like import Like
+from sb3_extra_buffers.codecs.near import Near
 from sb3_extra_buffers.codecs.neighbours import Neighbours
+from sb3_extra_buffers.codecs.ranks import Ranks
 from sb3_extra_buffers.codecs.zstd import Zstd
 
 Colours = NDArray[np.uint32]
@@ -57,7 +59,7 @@ class Palette(Codec):
     def named(self) -> Codec:
         """The codec that it was put before."""
         codec = self.inner
-        while isinstance(codec, (Like, Neighbours)):
+        while isinstance(codec, (Like, Neighbours, Ranks)):
             codec = codec.inner
         return codec
 
@@ -75,8 +77,11 @@ class Palette(Codec):
             row_bytes: size of a row of the picture.
             **settings: `channels` and `planar`.
         """
-        palette = cls(Like(Neighbours(inner)) if isinstance(inner, Zstd) else inner, **settings)
-        return palette.adapted(row_bytes=row_bytes)
+        if isinstance(inner, Zstd):
+            inner = Like(Neighbours(inner))
+        elif isinstance(inner, Near):
+            inner = Ranks(inner)
+        return cls(inner, **settings).adapted(row_bytes=row_bytes)
 
     def adapted(self, **settings: Any) -> Palette:
         """Return the filter with these settings; what stands behind it has rows of one byte a pixel."""
@@ -121,6 +126,13 @@ class PaletteCoder(Coder):
             find_reference,
             f"boolean({data}, int64, boolean, uint32[::1], int64[::1], uint16[::1], {data})",
         )
+        self._find_known: Any = None
+        if self.codec.channels == finding.CHANNELS and self.pixels >= finding.LEAST and jit.has_vectors():
+            from sb3_extra_buffers.codecs import vectors
+
+            known = f"boolean({data}, boolean, uint64[::1], {data}, {data})"
+            self._find_known = jit.compiled(vectors.find_kernel, known)
+        self._tables: dict[int, finding.Tables] = {}  # of some palettes
         self._paint, self._worth = painting.painting(self.codec.planar), painting.worth(self.codec.planar)
         self._slots = np.array([_slots(colours, int(n)) for colours, n in zip(self.colours, self.known, strict=True)])
 
@@ -258,11 +270,14 @@ class PaletteCoder(Coder):
     @property
     def nbytes(self) -> int:
         """Bytes of the palettes, and of what the inner coders keep."""
-        return array_bytes(self) + self.inner.nbytes + self.whole.nbytes
+        return array_bytes(self) + finding.BYTES * len(self._tables) + self.inner.nbytes + self.whole.nbytes
 
     def growth_bytes(self, n_frames: int) -> int:
         """Bytes of palettes that may be added, and of what the inner coders may add."""
-        palettes: int = min(n_frames, _MOST - len(self.colours)) * (self.colours[0].nbytes + self._slots[0].nbytes + 8)
+        more = min(n_frames, _MOST - len(self.colours))
+        palettes: int = more * (self.colours[0].nbytes + self._slots[0].nbytes + 8)
+        if self._find_known is not None:
+            palettes += finding.BYTES * (min(n_frames, len(self.colours) - len(self._tables)) + more)
         return palettes + self.inner.growth_bytes(n_frames) + self.whole.growth_bytes(n_frames)
 
     def missing_bytes(self, n_streams: int) -> int:
@@ -275,8 +290,14 @@ class PaletteCoder(Coder):
         others = [palette for palette in range(len(self.colours)) if palette != self.current]
         for palette in (self.current, *others):
             count = self.known[palette : palette + 1]
+            if palette in self._tables and self._find_known(frame, planar, *self._tables[palette][1:], numbers):
+                self.current = palette
+                return palette
+            before = int(count[0])
             if self._find(frame, channels, planar, self.colours[palette], count, self._slots[palette], numbers):
                 self.current = palette
+                if before == count[0]:  # nothing new: there may be nothing new again
+                    self._make_tables(palette)
                 return palette
         if len(self.colours) < _MOST and self.learning:
             colours, count, slots = np.zeros(256, np.uint32), np.zeros(1, np.int64), np.zeros(_SLOTS, np.uint16)
@@ -287,6 +308,14 @@ class PaletteCoder(Coder):
                 self.current = len(self.colours) - 1
                 return self.current
         return _NONE
+
+    def _make_tables(self, palette: int) -> None:
+        """Make what finds the colours of a palette faster, if that can be and there is none yet."""
+        known, tables = int(self.known[palette]), self._tables.get(palette)
+        if self._find_known is None or (tables is None and not self.learning):
+            return
+        if tables is None or tables.known < known:
+            self._tables[palette] = finding.tables(self.colours[palette], known)
 
 
 def _slots(colours: Colours, known: int) -> Slots:

@@ -1,8 +1,9 @@
 """Kernels in instructions that a compiler does not find by itself, for 64 bytes at once.
 
 They are those of x86's AVX-512 VBMI and VBMI2, of most processors since 2019 (Intel's servers) and 2022 (AMD): a table
-of 256 bytes (`vpermi2b`), and bytes that are put close together and apart again by a mask (`vpcompressb`, `vpexpandb`).
-What kernels do is said where their references are. Import only where numba is installed.
+of 256 bytes (`vpermi2b`), and bytes that are put close together and apart again by a mask (`vpcompressb`, `vpexpandb`);
+and what those processors have as well, of BMI2 the same with bits (`pext`, `pdep`), of GFNI products of matrices of
+bits (`gf2p8affineqb`). What kernels do is said where their references are. Import only where numba is installed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _INT = ir.IntType(64)
 def _is_available() -> bool:
     """Ask for what numba compiles, which environment variables may change, not for what the processor has."""
     features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-    return not config.DISABLE_JIT and {"+avx512bw", "+avx512vbmi", "+avx512vbmi2"} <= set(features)
+    return not config.DISABLE_JIT and {"+avx512bw", "+avx512vbmi", "+avx512vbmi2", "+bmi2", "+gfni"} <= set(features)
 
 
 AVAILABLE = _is_available()
@@ -63,6 +64,31 @@ class _Code:
         """Return what two halves of a table have at these numbers, of which the highest bit does not count."""
         return self.call("vpermi2var.qi.512", [_BYTES] * 3, low, numbers, high)
 
+    def look_up_all(self, parts: list[Any], numbers: Any) -> Any:
+        """Return what a table of four parts has at these numbers."""
+        low, high = (self.look_up(parts[k], numbers, parts[k + 1]) for k in (0, 2))
+        is_high = self.builder.icmp_signed("<", numbers, _BYTES(None))
+        return self.builder.select(is_high, high, low)
+
+    def table(self, array: Any, nth: int) -> list[Any]:
+        """Return the parts of the nth table of 256 bytes in an array."""
+        return [self.load(array, _INT(256 * nth + _AT_ONCE * k)) for k in range(4)]
+
+    def flags(self, bits: Any) -> Any:
+        return self.builder.bitcast(bits, _FLAGS)
+
+    def bits(self, flags: Any) -> Any:
+        return self.builder.bitcast(flags, _INT)
+
+    def compress(self, data: Any, bits: Any, out: Any, to: Any) -> None:
+        """Write those of 64 bytes that have a bit, close together, and then zeros."""
+        kinds = [_BYTES, _BYTES, _FLAGS]
+        self.store(self.call("mask.compress.v64i8", kinds, data, _BYTES(None), self.flags(bits)), out, to)
+
+    def expand(self, data: Any, bits: Any, others: Any) -> Any:
+        """Return 64 bytes: where there is a bit the next of `data`, else those of `others`."""
+        return self.call("mask.expand.v64i8", [_BYTES, _BYTES, _FLAGS], data, others, self.flags(bits))
+
 
 @intrinsic
 def _look_up(typing_context: Any, table: Any, numbers: Any, out: Any) -> Any:
@@ -74,13 +100,10 @@ def _look_up(typing_context: Any, table: Any, numbers: Any, out: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         code = _Code(context, builder, signature, args)
         table, numbers, out = code.args
-        parts = [code.load(table, _INT(_AT_ONCE * k)) for k in range(4)]
+        parts = code.table(table, 0)
         whole = builder.and_(numbers.nitems, _INT(-_AT_ONCE))
         with cgutils.for_range_slice(builder, _INT(0), whole, _INT(_AT_ONCE)) as (start, _):
-            some = code.load(numbers, start)
-            low, high = (code.look_up(parts[k], some, parts[k + 1]) for k in (0, 2))
-            is_high = builder.icmp_signed("<", some, _BYTES(None))
-            code.store(builder.select(is_high, high, low), out, start)
+            code.store(code.look_up_all(parts, code.load(numbers, start)), out, start)
         return whole
 
     return types.int64(table, numbers, out), generate
@@ -105,8 +128,7 @@ def _compress(typing_context: Any, data: Any, start: Any, bits: Any, out: Any, t
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         code = _Code(context, builder, signature, args)
         data, start, bits, out, to = code.args
-        flags, kinds = builder.bitcast(bits, _FLAGS), [_BYTES, _BYTES, _FLAGS]
-        code.store(code.call("mask.compress.v64i8", kinds, code.load(data, start), _BYTES(None), flags), out, to)
+        code.compress(code.load(data, start), bits, out, to)
         return builder.ctpop(bits)
 
     return types.int64(data, types.int64, types.uint64, out, types.int64), generate
@@ -122,9 +144,7 @@ def _expand(typing_context: Any, data: Any, start: Any, bits: Any, out: Any, abo
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         code = _Code(context, builder, signature, args)
         data, start, bits, out, above, to = code.args
-        flags, kinds = builder.bitcast(bits, _FLAGS), [_BYTES, _BYTES, _FLAGS]
-        expanded = code.call("mask.expand.v64i8", kinds, code.load(data, start), code.load(out, above), flags)
-        code.store(expanded, out, to)
+        code.store(code.expand(code.load(data, start), bits, code.load(out, above)), out, to)
         return builder.ctpop(bits)
 
     return types.int64(data, types.int64, types.uint64, out, types.int64, types.int64), generate
@@ -151,6 +171,214 @@ def _repeat(typing_context: Any, data: Any, start: Any, bits: Any, out: Any, to:
         return builder.ctpop(bits)
 
     return types.int64(data, types.int64, types.uint64, out, types.int64), generate
+
+
+def _splats(values: list[int]) -> Any:
+    return ir.Constant(_BYTES, values)
+
+
+def _splat(value: int) -> Any:
+    return _splats([value] * _AT_ONCE)
+
+
+@intrinsic
+def _rank(
+    typing_context: Any,
+    table: Any,
+    pixels: Any,
+    above: Any,
+    to: Any,
+    valid: Any,
+    three: Any,
+    words: Any,
+    n: Any,
+    others: Any,
+    classes: Any,
+) -> Any:
+    """Write into three `words` which of 64 pixels from `to` on are not the likeliest below those from `above` on.
+
+    That is their bits, and `low` and `high` at the same places. Those that are none of the likely ones go from `n` on
+    to `others`, the classes of those above to `classes`. Returns how many these are. `table` is `ranks.writer`'s.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = _Code(context, builder, signature, args)
+        table, pixels, above, to, valid, three, words, n, others, classes = code.args
+        over, here = code.load(pixels, above), code.load(pixels, to)
+        same = [
+            code.bits(builder.icmp_unsigned("==", code.look_up_all(code.table(table, k), over), here)) for k in range(4)
+        ]
+        is_likeliest = builder.and_(same[0], builder.sub(three, _INT(1)))  # none if three are
+        is_told = builder.and_(builder.not_(is_likeliest), valid)
+        is_other = builder.and_(is_told, builder.not_(builder.or_(same[1], builder.or_(same[2], same[3]))))
+        not_second = builder.not_(same[1])
+        low = builder.or_(builder.and_(builder.and_(is_told, not_second), same[2]), is_other)
+        not_third = builder.and_(not_second, builder.not_(same[2]))
+        high = builder.or_(builder.and_(builder.and_(is_told, not_third), same[3]), is_other)
+        for k, word in enumerate((is_told, low, high)):
+            builder.store(word, builder.gep(words.data, [_INT(k)]))
+        code.compress(here, is_other, others, n)
+        code.compress(code.look_up_all(code.table(table, 4), over), is_other, classes, n)
+        return builder.ctpop(is_other)
+
+    return types.int64(
+        table, pixels, types.int64, types.int64, types.uint64, types.int64, words, types.int64, others, classes
+    ), generate
+
+
+@intrinsic
+def _rank_others(
+    typing_context: Any, table: Any, others: Any, classes: Any, start: Any, valid: Any, nth: Any, values: Any, to: Any
+) -> Any:
+    """Write of 64 `others` from `start` on which of the fifteen of their classes they are, and those that are none.
+
+    These go from `to` on to `values`; returns how many they are. `table` is `ranks.writer`'s.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = _Code(context, builder, signature, args)
+        table, others, classes, start, valid, nth, values, to = code.args
+        here, numbers, found = code.load(others, start), code.load(classes, start), _splat(15)
+        for k in range(14, -1, -1):
+            one = code.call("permvar.qi.512", [_BYTES] * 2, code.load(table, _INT(5 * 256 + _AT_ONCE * k)), numbers)
+            found = builder.select(builder.icmp_unsigned("==", one, here), _splat(k), found)
+        code.store(found, nth, start)
+        is_none = builder.and_(code.bits(builder.icmp_unsigned("==", found, _splat(15))), valid)
+        code.compress(here, is_none, values, to)
+        return builder.ctpop(is_none)
+
+    return types.int64(table, others, classes, types.int64, types.uint64, nth, values, types.int64), generate
+
+
+@intrinsic
+def _unrank(
+    typing_context: Any,
+    table: Any,
+    pixels: Any,
+    above: Any,
+    to: Any,
+    told: Any,
+    low: Any,
+    high: Any,
+    nth: Any,
+    at: Any,
+    data: Any,
+    value: Any,
+) -> Any:
+    """Write 64 pixels below those from `above` on, as `_rank` and `_rank_others` say; returns how many are `data`'s.
+
+    `nth` is read from `at` on, `data` from `value` on; `table` is a set of `ranks`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = _Code(context, builder, signature, args)
+        table, pixels, above, to, told, low, high, nth, at, data, value = code.args
+        over = code.load(pixels, above)
+        not_low, not_high = builder.not_(low), builder.not_(high)
+        found = code.look_up_all(code.table(table, 0), over)
+        ways = (
+            builder.and_(builder.and_(told, not_low), not_high),
+            builder.and_(low, not_high),
+            builder.and_(high, not_low),
+        )
+        for k, which in enumerate(ways):
+            found = builder.select(code.flags(which), code.look_up_all(code.table(table, 1 + k), over), found)
+        is_other = builder.and_(low, high)
+        numbers = code.expand(code.load(nth, at), is_other, _BYTES(None))
+        classes = code.look_up_all(code.table(table, 4), over)
+        places = builder.or_(builder.and_(classes, _splat(0xF0)), numbers)
+        is_second = builder.icmp_unsigned("!=", builder.and_(classes, _splat(1)), _BYTES(None))
+        halves = [code.look_up_all(code.table(table, k), places) for k in (5, 6)]
+        found = builder.select(code.flags(is_other), builder.select(is_second, halves[1], halves[0]), found)
+        is_none = builder.and_(code.bits(builder.icmp_unsigned("==", numbers, _splat(15))), is_other)
+        code.store(code.expand(code.load(data, value), is_none, found), pixels, to)
+        return builder.ctpop(is_none)
+
+    words = [types.uint64] * 3
+    return types.int64(table, pixels, types.int64, types.int64, *words, nth, types.int64, data, types.int64), generate
+
+
+def _find(code: Any, channels: Any, matrices: Any, parts: Any, numbers: Any, to: Any) -> Any:
+    """Write the numbers of 64 pixels, of which the values of each channel are given; returns whether all are right."""
+    builder, found = code.builder, _BYTES(None)
+    for k in range(3):
+        corner = _BYTES(None)
+        for c, values in enumerate(channels):
+            matrix = builder.load(builder.gep(matrices.data, [_INT(3 * k + c)]))
+            word = ir.VectorType(_INT, 8)
+            rows = builder.insert_element(word(ir.Undefined), matrix, ir.IntType(32)(0))
+            rows = builder.shuffle_vector(
+                rows, word(ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
+            )
+            kind = ir.FunctionType(_BYTES, [_BYTES, _BYTES, ir.IntType(8)])
+            multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.vgf2p8affineqb.512")
+            product = builder.call(multiply, [values, builder.bitcast(rows, _BYTES), ir.IntType(8)(0)])
+            corner = builder.xor(corner, product)
+        found = builder.xor(found, code.look_up_all(code.table(parts, k), corner))
+    code.store(found, numbers, to)
+    differ = _INT(0)
+    for c, values in enumerate(channels):
+        wrong = builder.icmp_unsigned("!=", code.look_up_all(code.table(parts, 3 + c), found), values)
+        differ = builder.or_(differ, code.bits(wrong))
+    return builder.icmp_unsigned("==", differ, _INT(0))
+
+
+@intrinsic
+def _find_planar(
+    typing_context: Any, frame: Any, pixels: Any, start: Any, matrices: Any, parts: Any, numbers: Any
+) -> Any:
+    """Do as `_find`, 64 pixels from `start` on, of frames that come channel by channel."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = _Code(context, builder, signature, args)
+        frame, pixels, start, matrices, parts, numbers = code.args
+        channels = [code.load(frame, builder.add(start, builder.mul(_INT(c), pixels))) for c in range(3)]
+        return _find(code, channels, matrices, parts, numbers, start)
+
+    return types.boolean(frame, types.int64, types.int64, matrices, parts, numbers), generate
+
+
+@intrinsic
+def _find_mixed(typing_context: Any, frame: Any, start: Any, matrices: Any, parts: Any, numbers: Any) -> Any:
+    """Do as `_find`, 64 pixels from `start` on, of frames that come pixel by pixel."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = _Code(context, builder, signature, args)
+        frame, start, matrices, parts, numbers = code.args
+        begin = builder.mul(start, _INT(3))
+        first, second, third = (code.load(frame, builder.add(begin, _INT(_AT_ONCE * k))) for k in range(3))
+        channels = []
+        for c in range(3):
+            places = [3 * i + c for i in range(_AT_ONCE)]
+            in_two = code.look_up(first, _splats([place % 128 for place in places]), second)
+            last = code.call("permvar.qi.512", [_BYTES] * 2, third, _splats([place % 64 for place in places]))
+            is_last = ir.Constant(_FLAGS, [place >= 128 for place in places])
+            channels.append(builder.select(is_last, last, in_two))
+        return _find(code, channels, matrices, parts, numbers, start)
+
+    return types.boolean(frame, types.int64, matrices, parts, numbers), generate
+
+
+@intrinsic
+def _close(typing_context: Any, word: Any, bits: Any) -> Any:
+    """Return the bits of a word that are at these places, close together."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_INT, [_INT, _INT])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.bmi.pext.64"), args)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def _apart(typing_context: Any, word: Any, bits: Any) -> Any:
+    """Return the lowest bits of a word, put to these places."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_INT, [_INT, _INT])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.bmi.pdep.64"), args)
+
+    return types.uint64(types.uint64, types.uint64), generate
 
 
 @intrinsic
@@ -184,6 +412,20 @@ def paint_kernel(
             plane = frame[c * pixels : (c + 1) * pixels]
             for p in range(_look_up(values, numbers, plane), pixels):
                 plane[p] = values[numbers[p]]
+
+
+def find_kernel(frame: Bytes, planar: bool, matrices: NDArray[np.uint64], parts: Bytes, numbers: Bytes) -> bool:
+    """Do as `finding.find_reference`."""
+    pixels = numbers.size
+    for block in range((pixels + 63) // 64):
+        start = min(64 * block, pixels - 64)  # the last ones overlap
+        if planar:
+            is_right = _find_planar(frame, pixels, start, matrices, parts, numbers)
+        else:
+            is_right = _find_mixed(frame, start, matrices, parts, numbers)
+        if not is_right:
+            return False
+    return True
 
 
 def spans_changed_kernel(
@@ -316,6 +558,124 @@ def near_decode_kernel(
         at = 0
         for w in range(n_words):
             at += _expand(told, at, words[1 + w], pixels, 64 * w, 64 * w + width)
+        below = pixels[width:]
+        for p in range(frame_bytes):
+            frame[p] = below[p]
+    return -1
+
+
+def ranks_encode_kernel(frames: Bytes, width: int, table: Bytes, data: Bytes, lengths: Ints) -> int:
+    """Do as `ranks.encode_reference`, with rows of 64 bytes at least."""
+    frame_bytes = frames.shape[1]
+    n_words = (frame_bytes + 63) // 64
+    pixels = np.zeros(width + 64 * n_words, np.uint8)  # the row above the first
+    some, words = np.empty(3, np.uint64), np.empty(3 * n_words + 2, np.uint64)
+    low, high = np.empty(n_words + 1, np.uint64), np.empty(n_words + 1, np.uint64)
+    bits = words.view(np.uint8)
+    three = np.int64(table[table.size - 8193])
+    others, classes = np.empty(64 * n_words + 64, np.uint8), np.empty(64 * n_words + 64, np.uint8)
+    nth, values = np.empty(64 * n_words + 64, np.uint8), np.empty(64 * n_words + 64, np.uint8)
+    begin = 0
+    for i in range(frames.shape[0]):
+        frame, below = frames[i], pixels[width:]
+        for p in range(frame_bytes):
+            below[p] = frame[p]
+        at, n_others = np.uint64(0), 0
+        low[0] = high[0] = np.uint64(0)
+        for w in range(n_words):
+            valid = ~np.uint64(0)
+            if 64 * w + 64 > frame_bytes:
+                valid = (np.uint64(1) << np.uint64(frame_bytes % 64)) - np.uint64(1)
+            n_others += _rank(table, pixels, 64 * w, 64 * w + width, valid, three, some, n_others, others, classes)
+            words[w] = some[0]
+            into, shift = at >> np.uint64(6), at & np.uint64(63)
+            for part, word in ((low, _close(some[1], some[0])), (high, _close(some[2], some[0]))):
+                part[into] |= word << shift
+                part[into + np.uint64(1)] = word >> np.uint64(1) >> (np.uint64(63) - shift)
+            at += np.uint64(_count(some[0]))
+        n_low = (np.int64(at) + 63) // 64
+        n_below = n_words * (1 - three)
+        for w in range(n_low):
+            words[n_below + w], words[n_below + n_low + w] = low[w], high[w]
+        n_values = 0
+        for start in range(0, n_others, 64):
+            valid = ~np.uint64(0)
+            if start + 64 > n_others:
+                valid = (np.uint64(1) << np.uint64(n_others % 64)) - np.uint64(1)
+            n_values += _rank_others(table, others, classes, start, valid, nth, values, n_values)
+        nth[n_others] = 0
+        size, n_bytes = 8 * (n_below + 2 * n_low), (n_others + 1) // 2
+        length = size + n_bytes + n_values
+        lengths[i] = min(length, frame_bytes)
+        if length >= frame_bytes:
+            continue
+        payload = data[begin:]
+        for p in range(size):
+            payload[p] = bits[p]
+        payload = payload[size:]
+        for p in range(n_bytes):
+            payload[p] = nth[2 * p] | nth[2 * p + 1] << np.uint8(4)
+        payload = payload[n_bytes:]
+        for p in range(n_values):
+            payload[p] = values[p]
+        begin += length
+    return begin
+
+
+def ranks_decode_kernel(
+    heap: Bytes, offsets: Ints, lengths: Ints, rows: Ints, width: int, table: Bytes, out: Bytes
+) -> int:
+    """Do as `ranks.decode_reference`, with rows of 64 bytes at least."""
+    frame_bytes = out.shape[1]
+    n_words = (frame_bytes + 63) // 64
+    pixels, nth = np.zeros(width + 64 * n_words, np.uint8), np.zeros(frame_bytes + 66, np.uint8)
+    words = np.zeros((frame_bytes + 7) // 8 + 16, np.uint64)  # the payload: more may be loaded
+    data = words.view(np.uint8)
+    three = table[1792] == np.uint8(1)
+    n_below = 0 if three else n_words
+    for i in range(rows.size):
+        start, length, frame = offsets[i], lengths[i], out[rows[i]]
+        if start < 0 or length < 8 * n_below or length >= frame_bytes or start > heap.size - length:
+            return i
+        source = heap[start : start + length]
+        for p in range(length):
+            data[p] = source[p]
+        # How many there are of everything, and that the payload ends where it should, before anything is looked at.
+        n = frame_bytes if three else 0
+        n_others = n_values = 0
+        for w in range(n_below):
+            n += _count(words[w])
+        n_low = (n + 63) // 64
+        size = 8 * (n_below + 2 * n_low)
+        if size > length or (n_below and frame_bytes % 64 and words[n_words - 1] >> np.uint64(frame_bytes % 64)):
+            return i
+        low, high = words[n_below:], words[n_below + n_low :]
+        for w in range(n_low):
+            n_others += _count(low[w] & high[w])
+        n_bytes = (n_others + 1) // 2
+        if size + n_bytes > length:
+            return i
+        if n % 64 and (low[n_low - 1] | high[n_low - 1]) >> np.uint64(n % 64):
+            return i
+        packed = data[size:]
+        for p in range(n_bytes):
+            nth[2 * p], nth[2 * p + 1] = packed[p] & np.uint8(15), packed[p] >> np.uint8(4)
+        if n_others % 2 and nth[n_others]:
+            return i
+        for p in range(n_others):
+            n_values += int(nth[p] == 15)
+        if size + n_bytes + n_values != length:
+            return i
+        at, other, value = np.uint64(0), 0, size + n_bytes
+        for w in range(n_words):
+            told = ~np.uint64(0) if three else words[w]
+            from_, shift = at >> np.uint64(6), at & np.uint64(63)
+            low_bits = low[from_] >> shift | low[from_ + np.uint64(1)] << np.uint64(1) << (np.uint64(63) - shift)
+            high_bits = high[from_] >> shift | high[from_ + np.uint64(1)] << np.uint64(1) << (np.uint64(63) - shift)
+            low_bits, high_bits = _apart(low_bits, told), _apart(high_bits, told)
+            value += _unrank(table, pixels, 64 * w, 64 * w + width, told, low_bits, high_bits, nth, other, data, value)
+            other += _count(low_bits & high_bits)
+            at += np.uint64(_count(told))
         below = pixels[width:]
         for p in range(frame_bytes):
             frame[p] = below[p]

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_extra_buffers.codecs import huffman, like, neighbours
+from sb3_extra_buffers.codecs import huffman, like, neighbours, ranks
 from sb3_extra_buffers.codecs.base import Coder
 from sb3_extra_buffers.codecs.delta import DeltaCoder
 from sb3_extra_buffers.codecs.interleave import InterleaveCoder
 from sb3_extra_buffers.codecs.like import LikeCoder
 from sb3_extra_buffers.codecs.neighbours import NeighboursCoder
 from sb3_extra_buffers.codecs.palette import PaletteCoder
+from sb3_extra_buffers.codecs.ranks import RanksCoder
 from sb3_extra_buffers.codecs.spans import SpanCoder
 from sb3_extra_buffers.codecs.zstd import ZstdCoder
 
@@ -197,6 +198,9 @@ def references(coder: Coder, named: NDArray[np.int64]) -> None:
     elif isinstance(coder, NeighboursCoder):
         below(named & 255, 2 + len(coder.sets), "a frame")
         references(coder.inner, named >> 8)
+    elif isinstance(coder, RanksCoder):
+        below(named & 255, 1 + len(coder.sets), "a frame")
+        references(coder.inner, named >> 8)
 
 
 def alike(value: Any, known: Any, name: str) -> Any:
@@ -228,6 +232,8 @@ def coder(coder: Coder, state: dict[str, Any]) -> None:
         _like(coder, saved)
     elif isinstance(coder, NeighboursCoder):
         _neighbours(coder, saved)
+    elif isinstance(coder, RanksCoder):
+        _ranks(saved)
     elif isinstance(coder, ZstdCoder):
         if saved.seen < 0 or not saved.dictionaries or saved.dictionaries[0] != b"":
             raise ValueError("dictionaries are not as they should be")
@@ -290,6 +296,15 @@ def _neighbours(coder: NeighboursCoder, saved: Any) -> None:
     if len(saved.samples) not in (0, n) or saved.seen > neighbours.LEARNED_AFTER[-1]:
         raise ValueError(f"there are {len(saved.samples)} samples after {saved.seen} frames")
     below(np.array([saved.sampled]), len(saved.samples) + 1, "a sample")
+
+
+def _ranks(saved: Any) -> None:
+    if len(saved.sets) > sum(saved.seen >= after for after in ranks.LEARNED_AFTER) or saved.spent < 0:
+        raise ValueError(f"there are {len(saved.sets)} sets after {saved.seen} frames")
+    for found in saved.sets:
+        ranks.opened(found)
+    if not 0 <= saved.seen <= ranks.LEARNED_AFTER[-1] or saved.counts.shape not in ((0,), (1 << 16,)):
+        raise ValueError(f"there are counts {saved.counts.shape} after {saved.seen} frames")
 
 
 def _codes(lengths: NDArray[np.uint8], longest: int) -> None:

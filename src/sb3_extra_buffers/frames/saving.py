@@ -25,6 +25,7 @@ from sb3_extra_buffers.codecs import Codec
 from sb3_extra_buffers.codecs.base import Coder
 from sb3_extra_buffers.codecs.like import Like
 from sb3_extra_buffers.codecs.neighbours import Neighbours
+from sb3_extra_buffers.codecs.ranks import Ranks
 from sb3_extra_buffers.codecs.registry import CODECS, FILTERS
 from sb3_extra_buffers.codecs.spans import Spans
 from sb3_extra_buffers.frames import checks, files
@@ -48,7 +49,8 @@ Notes = dict[str, tuple["weakref.ref[Heap | IdTable]", int]]
 
 _OBJECTS = 4096  # of an array of objects, in one block of JSON
 _IDS = 1 << 20  # looked at at a time
-_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in (*FILTERS, Like, Neighbours, Spans)}}
+_OTHERS = (*FILTERS, Like, Neighbours, Ranks, Spans)
+_CODECS: dict[str, type[Codec]] = {**CODECS, **{codec.name: codec for codec in _OTHERS}}
 _PLAIN = (type(None), bool, int, float, str)
 
 
