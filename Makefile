@@ -45,6 +45,7 @@ bench: .venv/.installed-bench ## Measure memory and speed against SB3 and others
 
 bench-full: .venv/.installed-bench ## All recordings and methods, a million transitions, training (hours)
 	$(BIN)/python benchmarks/run.py --preset full $(ARGS)
+	$(BIN)/python benchmarks/run.py --preset pictures
 	$(BIN)/python benchmarks/beside_training.py
 	$(BIN)/python benchmarks/million.py
 	$(BIN)/python benchmarks/training.py

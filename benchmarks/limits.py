@@ -20,15 +20,12 @@ import recordings
 import zstandard
 from about import about
 from PIL import Image
-from plans import HARD, SCENES, UNTOUCHED
+from plans import SCENES
 from report import replace
 from subjects import ours
 from tqdm import tqdm
 
-RECORDINGS = [
-    *(f"doom-{scene}-rgb" for scene in SCENES),
-    *(name for name in (*HARD, *UNTOUCHED) if name.endswith("-rgb")),
-]
+RECORDINGS = [f"doom-{scene}-rgb" for scene in SCENES]
 
 
 def zstd(level: int) -> Callable[[np.ndarray], int]:

@@ -2,7 +2,7 @@
 
     python benchmarks/run.py                       # ten minutes: the main methods, six recordings
     python benchmarks/run.py --preset untouched    # games and scenes that nothing was tuned on
-    python benchmarks/run.py --preset pictures     # ViZDoom in RGB, six scenes
+    python benchmarks/run.py --preset pictures     # ViZDoom in RGB
     python benchmarks/run.py --preset full         # all recordings, more rounds, every method on some of them
     python benchmarks/run.py --recordings Qbert --subjects sb3 sb3:again ours:auto ours:zstd10 cpprb
 

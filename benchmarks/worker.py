@@ -18,9 +18,9 @@ from resident import resident_bytes, touch_memory
 from turns import receive
 
 CHECK_ROWS = 60
-SLICE = 0.03  # seconds of sampling, or of adding to the full ring, in a turn
+SLICE = 0.03  # seconds of sampling, or of adding to the full ring, in a turn; also of the fastest buffers
 MOST_CALLS = 200
-MOST_STEPS = 1000
+MOST_STEPS = 10_000
 ROLLOUT_ROWS = 256
 ROLLOUT_BATCH = 256
 ROLLOUT_EPOCHS = 4
